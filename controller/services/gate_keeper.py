@@ -11,7 +11,7 @@ The keeper calls the checkpoints `drain`, `ready` and `open` before and after th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -121,10 +121,10 @@ class GateKeeper(Stoppable):
         ).run()
 
     def round(self) -> int:
-        """Open, drain and audit the gates of the subscriptions that are due, up to `PARALLEL_CALLS` subscriptions at a
-        time; subscriptions whose last try failed come last, for `FAILING_SECONDS`. Return the number of subscriptions
-        with shut gates, due or not. The number of shut gates is set as a metric. The result is 0 if no shard is held or
-        no data plane with gates is configured.
+        """Open, drain and audit the gates of the subscriptions that are due, up to `PARALLEL_CALLS` topics at a time, and
+        one subscription of a topic at a time; subscriptions whose last try failed come last, for `FAILING_SECONDS`.
+        Return the number of subscriptions with shut gates, due or not. The number of shut gates is set as a metric. The
+        result is 0 if no shard is held or no data plane with gates is configured.
 
         Topics and subscriptions that are not live do not count, nor do topics that are held or unverified. An error
         of one subscription is logged and stored with its gates, which stay shut and are tried again later. Raises
@@ -143,12 +143,17 @@ class GateKeeper(Stoppable):
         failing.sort(key=lambda group: self._paces[group.key].next_at)
         if due:
             with ThreadPoolExecutor(min(PARALLEL_CALLS, len(due)), thread_name_prefix="gates") as calls:
-                list(calls.map(self._serve, [group for group in due if group not in failing]))
+                list(calls.map(self._serve_all, _by_topic(group for group in due if group not in failing)))
                 give_up_at = self._clock.monotonic_seconds() + FAILING_SECONDS
-                list(calls.map(partial(self._serve, give_up_at=give_up_at), failing))
+                list(calls.map(partial(self._serve_all, give_up_at=give_up_at), _by_topic(failing)))
         return len(shut)
 
-    def _serve(self, shut: ShutGates, give_up_at: float = math.inf) -> None:
+    def _serve_all(self, groups: Sequence[ShutGates], give_up_at: float = math.inf) -> None:
+        """Call `_serve` for the subscriptions of one topic, one after the other, because a log takes one call at a time."""
+        for group in groups:
+            self._serve(group, give_up_at)
+
+    def _serve(self, shut: ShutGates, give_up_at: float) -> None:
         """Open, drain and audit the gates of one subscription, and set the time at which the subscription is due
         again. Raises nothing. An error is reported (`_report`), and the gates are tried again after a pause, which
         doubles with each failure in a row up to `LONGEST_PAUSE_SECONDS`. If the subscription or its topic was deleted
@@ -360,6 +365,14 @@ class GateKeeper(Stoppable):
         if not self._shards().owns(shut.key.topic_id):
             return False
         return gate in self._store.in_transaction(gates.gates_of, shut.key)
+
+
+def _by_topic(groups: Iterable[ShutGates]) -> list[list[ShutGates]]:
+    """Return the groups of each topic, in the order in which the topics and groups come first."""
+    topic_groups: dict[int, list[ShutGates]] = {}
+    for group in groups:
+        topic_groups.setdefault(group.key.topic_id, []).append(group)
+    return [*topic_groups.values()]
 
 
 def _is_persisted(plane: GatedDataPlane, backing_topic: str, subscription: str) -> bool:

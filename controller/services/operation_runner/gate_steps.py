@@ -48,10 +48,13 @@ class GateSteps:
         if not (names and operation.kind.succeeds_logs):
             return
         plane = self._plane(operation.topic_name)
-        pairs = [(name, child) for name in names for child in operation.children]
-        self._call_all([partial(plane.close_gate, child.backing_topic, name) for name, child in pairs])
+        for name in names:  # one call at a time for each log
+            self._call_all(
+                [partial(plane.close_gate, child.backing_topic, name) for child in operation.children]
+            )
+        pairs = [(name, child.plan.segment_id) for name in names for child in operation.children]
         with self._store.transaction() as tx:
-            gates.note_closed(tx, operation, [(name, child.plan.segment_id) for name, child in pairs])
+            gates.note_closed(tx, operation, pairs)
 
     def keep_closed(self, operation: Operation, names: Sequence[str]) -> None:
         """Read the state of each child's gate at the data plane, for each subscription of standard consumers
@@ -63,11 +66,11 @@ class GateSteps:
         """
         if not (names and operation.kind.succeeds_logs):
             return
-        plane = self._plane(operation.topic_name)
-        pairs = [(child.backing_topic, name) for name in names for child in operation.children]
-        states = self._call_all([partial(plane.gate_state, log, name) for log, name in pairs])
-        unclosed = [pair for pair, state in zip(pairs, states, strict=True) if state is not GateState.CLOSED]
-        self._call_all([partial(plane.close_gate, log, name) for log, name in unclosed])
+        plane, logs = self._plane(operation.topic_name), [child.backing_topic for child in operation.children]
+        for name in names:  # one call at a time for each log
+            states = self._call_all([partial(plane.gate_state, log, name) for log in logs])
+            unclosed = [log for log, state in zip(logs, states, strict=True) if state is not GateState.CLOSED]
+            self._call_all([partial(plane.close_gate, log, name) for log in unclosed])
 
     def probe_fences(self, logs: Sequence[str]) -> None:
         """Verify that consumers can connect to these logs, which were terminated, and that the logs are still

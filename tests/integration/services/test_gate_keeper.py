@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from unittest.mock import Mock
 
@@ -171,6 +173,34 @@ def test_each_subscription_has_gates_of_its_own(bench: GatedBench) -> None:
     assert bench.gate_rows("audit") == {1: "open", 2: "open"}
     assert bench.gate_rows("billing") == {1: "closed", 2: "closed"}
     assert bench.gate_rows("ours") == {}
+
+
+def test_calls_for_the_gates_of_one_log_are_made_one_at_a_time(bench: GatedBench) -> None:
+    """Two calls for one log would open the barrier's producer twice, and a broker refuses the second one."""
+    bench.stock_topic()
+    bench.subscribe_standard("audit")
+    bench.publish(0)
+    running, overlaps, lock = set[str](), list[tuple[str, str]](), threading.Lock()
+
+    def call_slowly(act: str, log: str) -> None:
+        with lock:
+            overlaps.extend([(act, log)] if log in running else [])
+            running.add(log)
+        time.sleep(0.05)
+        with lock:
+            running.discard(log)
+
+    bench.gated.before = call_slowly
+    intent = bench.intend(splitting(0))
+    bench.drive(
+        intent.operation.operation_id, bench.context("parallel", parallel_calls=4, lease_seconds=30.0)
+    )
+    for name in ("audit", "billing"):
+        bench.read(0, name)
+    bench.keep()
+
+    assert set(bench.gate_rows().values()) | set(bench.gate_rows("audit").values()) == {"open"}
+    assert overlaps == []
 
 
 def test_what_was_asked_before_a_seek_marks_and_opens_nothing_after_it(

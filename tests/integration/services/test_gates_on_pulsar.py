@@ -20,7 +20,7 @@ from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.shards import Shards
 from tests.support.bench import Bench
-from tests.support.bench_planes import PulsarTopic
+from tests.support.bench_planes import UNHURRIED_LEASE_SECONDS, PulsarTopic
 from tests.support.benches import benches
 from tests.support.brokers import SharedBroker
 from tests.support.stock_readers import StockReaders
@@ -182,6 +182,19 @@ def test_a_subscription_that_comes_late_waits_at_the_barriers_of_another(bench: 
     assert states_of(bench, "billing") == {"closed"}
 
 
+def test_a_split_closes_the_gates_of_two_subscriptions_at_its_first_attempt(bench: Bench) -> None:
+    """A broker refuses a second producer of a barrier while it has the first."""
+    stock_topic(bench)
+    create_stock(bench, "audit")
+    intent = bench.intend(splitting(0))
+
+    unhurried = {"planes": bench.looking, "lease_seconds": UNHURRIED_LEASE_SECONDS}
+    bench.run_once(intent.operation.operation_id, parallel_calls=4, **unhurried)
+
+    assert bench.operation(intent.operation.operation_id).state is OperationState.DONE
+    assert states_of(bench, "billing") == states_of(bench, "audit") == {"closed"}
+
+
 def test_the_children_of_an_aborted_split_are_deleted_although_they_have_barriers(bench: Bench) -> None:
     """One child is loaded again, and so is terminated with an empty ledger behind the barrier."""
     stock_topic(bench)
@@ -258,7 +271,9 @@ def test_an_undeclared_subscription_skips_the_barrier_when_the_topic_is_reconcil
     assert [bench.plane.backlog(child, name) for name in ("undeclared", "billing")] == [0, ENTRIES]
 
 
-def test_a_barrier_that_an_undeclared_subscription_has_not_acknowledged_keeps_no_segment(bench: Bench) -> None:
+def test_a_barrier_that_an_undeclared_subscription_has_not_acknowledged_keeps_no_segment(
+    bench: Bench,
+) -> None:
     stock_topic(bench)
     bench.publish(0, 1)
     bench.reshape(splitting(0))
