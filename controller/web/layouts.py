@@ -155,21 +155,13 @@ async def data_plane(request: HttpRequest, topic: Topic) -> Response:
         },
     ),
 )
-async def watch(
-    request: HttpRequest,
-    topic: Topic,
-    holder: Holder,
-    epoch: Annotated[int, Query(ge=-1, lt=2**63, examples=[7])] = -1,
-    leader: Annotated[str | None, Query(max_length=500, examples=["http://10.0.0.7:8470"])] = None,
-) -> Response:
+async def watch(request: HttpRequest, topic: Topic, holder: Holder) -> Response:
     """Events with the layout, sent when the layout or the topic's leader changes. The first event has the present
-    layout. `epoch` and `leader` are the values that the client knows: the first event is left out if the present
-    layout equals both. Without `leader` only the epoch is compared. The stream ends when the topic is deleted or the
-    token expires.
+    layout. The stream ends when the topic is deleted or the token expires.
     """
     served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
-    stream: EventStream[FedLayout] = EventStream("layout", BeyondKnown(epoch, leader).document)
+    stream: EventStream[FedLayout] = EventStream("layout", layout_document)
     return response(
         stream,
         served.leader.timing.heartbeat_seconds,
@@ -245,27 +237,6 @@ async def watch_topics(
         begin=partial(feed.watch, wanted, stream),
         end=partial(feed.forget, wanted, stream),
     )
-
-
-class BeyondKnown:
-    """The layouts that one watch sends: all of them, except a first layout that the client knows."""
-
-    def __init__(self, epoch: int, leader: str | None) -> None:
-        """`epoch` and `leader` are those that the client knows: -1 for no epoch; None if the client does not report a leader, so that only
-        the epoch is compared.
-        """
-        self._epoch, self._leader = epoch, leader
-        self._is_first = True
-
-    def document(self, fed: FedLayout) -> dict[str, object] | None:
-        """Return the document of `LayoutShown` for the client. None if this is the first call and the client knows the layout's epoch and
-        leader, or only the epoch if the client reported no leader.
-        """
-        is_first, self._is_first = self._is_first, False
-        is_led_as_known = self._leader is None or self._leader == fed.leader
-        if is_first and is_led_as_known and fed.published.layout.epoch == self._epoch:
-            return None
-        return layout_document(fed)
 
 
 def layout_document(fed: FedLayout) -> dict[str, object]:
