@@ -452,8 +452,14 @@ func TestSettingsThatTheStandardClientRefusesAreRefusedAtOnce(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "KeyReader") {
 		t.Error(err)
 	}
-	if !isFinal(errors.New("server error: IncompatibleSchema: org.apache.pulsar...: unable to read schema")) {
-		t.Error("a producer whose schema the broker refuses is opened again for ever")
+	for _, text := range []string{
+		"server error: IncompatibleSchema: org.apache.pulsar...: unable to read schema",
+		"encryptedPayload exceeds MaxMessageSize, size: 5242931, MaxMessageSize: 5242880", // with its key and properties
+		"encryption of message failed, ProducerCryptoFailureAction is set to Fail. Error: no key",
+	} {
+		if !isFinal(errors.New(text)) {
+			t.Errorf("tried again for ever: %s", text)
+		}
 	}
 }
 

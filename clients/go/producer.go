@@ -729,7 +729,9 @@ func isFinal(err error) bool {
 			return true
 		}
 	}
-	for _, final := range []string{"AuthorizationError", "AuthenticationError", "IncompatibleSchema"} {
+	// The standard client has no values for the last two: a message is too large with its key and properties, or cannot be encrypted.
+	for _, final := range []string{"AuthorizationError", "AuthenticationError", "IncompatibleSchema",
+		"encryptedPayload exceeds MaxMessageSize", "encryption of message failed"} {
 		if strings.Contains(err.Error(), final) {
 			return true
 		}
