@@ -482,3 +482,22 @@ func TestRefusedMessages(t *testing.T) {
 		}
 	}
 }
+
+func TestFlushWaitsForCallbacks(t *testing.T) {
+	p := unstarted(Layout{})
+	ended := false
+	sent := &pending{done: func(pulsar.MessageID, *pulsar.ProducerMessage, error) { ended = true }}
+	p.open, p.room = map[*pending]chan struct{}{sent: make(chan struct{})}, make(chan struct{}, 1)
+	p.room <- struct{}{}
+	p.answer(sent, nil, nil)
+	atOnce, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := p.Flush(atOnce); err == nil {
+		t.Error("Flush does not wait for a callback")
+	}
+	p.answers.close()
+	p.answers.run()
+	if err := p.Flush(atOnce); err != nil || !ended {
+		t.Errorf("%v, the callback has ended: %v", err, ended)
+	}
+}

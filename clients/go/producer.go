@@ -223,7 +223,7 @@ type Producer struct {
 	router  *queue
 	answers *queue // runs the application's callbacks, so that they never run in the router
 	running sync.WaitGroup
-	// Messages without an answer, counted for Flush.
+	// Messages whose callback has not ended, counted for Flush.
 	lock    sync.Mutex
 	open    map[*pending]chan struct{}
 	refused bool // no message is taken any more
@@ -344,7 +344,7 @@ func refusalOf(message *pulsar.ProducerMessage) error {
 	return nil
 }
 
-// Flush waits until every message sent before this call has an answer.
+// Flush waits until the callback of every message sent before this call has ended.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.lock.Lock()
 	waited := make([]chan struct{}, 0, len(p.open))
@@ -680,13 +680,14 @@ func (p *Producer) endAndClose(reason error) {
 }
 
 func (p *Producer) answer(sent *pending, id pulsar.MessageID, err error) {
-	p.answers.put(func() { sent.done(id, sent.message, err) })
-	p.lock.Lock()
-	answered := p.open[sent]
-	delete(p.open, sent)
-	p.lock.Unlock()
 	<-p.room
-	p.answers.put(func() { close(answered) })
+	p.answers.put(func() {
+		sent.done(id, sent.message, err)
+		p.lock.Lock()
+		defer p.lock.Unlock()
+		close(p.open[sent])
+		delete(p.open, sent)
+	})
 }
 
 func (p *Producer) later(pause time.Duration, task func()) {

@@ -36,6 +36,7 @@ import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import java.util.stream.Collectors;
@@ -186,6 +187,8 @@ public final class CleaveProducer implements AutoCloseable {
         final Map<String, String> properties;
         final long eventTimeMs;
         final CompletableFuture<MessageId> answer = new CompletableFuture<>();
+        /** Completes after the callbacks of `answer`. */
+        final CompletableFuture<MessageId> delivered = new CompletableFuture<>();
         /** Position in the order of all messages of this producer; set by the router. */
         long number;
 
@@ -236,7 +239,10 @@ public final class CleaveProducer implements AutoCloseable {
     /** Completes the application's futures, in order, so that the application's code never runs in the router. */
     private final ExecutorService answers;
     private final Semaphore room;
-    private final Set<CompletableFuture<MessageId>> open = ConcurrentHashMap.newKeySet();
+    /** Messages whose answer was not delivered yet. */
+    private final Set<Pending> open = ConcurrentHashMap.newKeySet();
+    /** Error of the first message that failed since the last flush. */
+    private final AtomicReference<Throwable> failure = new AtomicReference<>();
     private final Thread watch;
     private volatile boolean isClosed;
     private volatile InputStream stream;
@@ -302,25 +308,35 @@ public final class CleaveProducer implements AutoCloseable {
     public CompletableFuture<MessageId> sendAsync(String key, byte[] payload, Map<String, String> properties, long eventTimeMs) {
         Pending message = new Pending(key, payload, properties, eventTimeMs);
         room.acquireUninterruptibly();
-        open.add(message.answer);
+        open.add(message);
         try {
             router.execute(() -> {
                 message.number = numbers++;
                 place(message);
             });
         } catch (RejectedExecutionException closed) {
-            forget(message);
-            message.answer.completeExceptionally(closedException());
+            room.release();
+            deliver(message, null, closedException());
         }
         return message.answer;
     }
 
-    /** Completes when every message sent before this call has an answer. It fails if one of them failed. */
+    /**
+     * Completes when every message sent before this call has an answer and its callbacks have run. Fails with the error of the first
+     * message that failed since the last flush.
+     */
     public CompletableFuture<Void> flushAsync() {
-        return CompletableFuture.allOf(open.toArray(CompletableFuture[]::new));
+        return CompletableFuture.allOf(open.stream().map(message -> message.delivered).toArray(CompletableFuture[]::new))
+                .handle((nothing, error) -> {
+                    Throwable first = failure.getAndSet(null);
+                    if (first != null || error != null) {
+                        throw new CompletionException(cause(first != null ? first : error));
+                    }
+                    return nothing;
+                });
     }
 
-    /** Waits until every message sent before this call has an answer. */
+    /** Waits like {@link #flushAsync}. Throws CompletionException if a message failed since the last flush. */
     public void flush() {
         flushAsync().join();
     }
@@ -334,14 +350,14 @@ public final class CleaveProducer implements AutoCloseable {
         try {
             router.execute(() -> end(closedException()).whenComplete((nothing, error) -> closed.complete(null)));
             closed.completeOnTimeout(null, CLOSE_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS).join();
+            watch.interrupt();
+            router.shutdownNow();
+            // What reached the router's queue meanwhile was not taken from it. Answers that wait here are delivered before.
+            answers.execute(() -> open.forEach(message -> deliver(message, null, closedException())));
+            answers.shutdown();
         } catch (RejectedExecutionException again) {
             return;
         }
-        watch.interrupt();
-        router.shutdownNow();
-        answers.shutdown();
-        // What reached the router's queue meanwhile was not taken from it.
-        open.forEach(answer -> answer.completeExceptionally(closedException()));
         room.release(options.maxPendingMessages());
     }
 
@@ -628,19 +644,25 @@ public final class CleaveProducer implements AutoCloseable {
     }
 
     private void answer(Pending message, MessageId id, Throwable error) {
-        forget(message);
-        answers.execute(() -> {
-            if (error == null) {
-                message.answer.complete(id);
-            } else {
-                message.answer.completeExceptionally(error);
-            }
-        });
+        room.release();
+        answers.execute(() -> deliver(message, id, error));
     }
 
-    private void forget(Pending message) {
-        open.remove(message.answer);
-        room.release();
+    private void deliver(Pending message, MessageId id, Throwable error) {
+        if (error != null) {
+            failure.compareAndSet(null, error);
+        }
+        complete(message.answer, id, error);
+        open.remove(message); // a flush that ends with the next line is not followed by another that fails
+        complete(message.delivered, id, error);
+    }
+
+    private static void complete(CompletableFuture<MessageId> future, MessageId id, Throwable error) {
+        if (error == null) {
+            future.complete(id);
+        } else {
+            future.completeExceptionally(error);
+        }
     }
 
     private void later(long milliseconds, Runnable task) {

@@ -25,11 +25,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiFunction;
 import java.util.function.BooleanSupplier;
+import java.util.function.Function;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerAccessMode;
@@ -190,9 +194,49 @@ class ConformanceTest {
             CompletableFuture<MessageId> answer = producer.sendAsync("key", new byte[0]);
             waitFor(answer::isDone);
             assertTrue(answer.isCompletedExceptionally());
+            assertThrows(CompletionException.class, producer::flush);
+            producer.flush(); // no message failed since the last flush
         } finally {
             worker.stop(0);
         }
+    }
+
+    @Test
+    void flushWaitsForCallbacks() throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
+        CompletableFuture<Producer<?>> opening = new CompletableFuture<>();
+        AtomicBoolean hasEnded = new AtomicBoolean();
+        try (CleaveProducer producer = producer(client(topic -> opening), worker)) {
+            producer.sendAsync("key", new byte[0]).thenRun(() -> {
+                new CompletableFuture<>().completeOnTimeout(null, 200, TimeUnit.MILLISECONDS).join();
+                hasEnded.set(true);
+            });
+            opening.complete(producer("two", new ArrayList<>()));
+            producer.flush();
+            assertTrue(hasEnded.get());
+        } finally {
+            worker.stop(0);
+        }
+    }
+
+    @Test
+    void anAnswerThatWaitsForACallbackSurvivesTheClose() throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
+        CompletableFuture<Producer<?>> opening = new CompletableFuture<>();
+        CompletableFuture<Void> isClosed = new CompletableFuture<>();
+        List<String> sent = Collections.synchronizedList(new ArrayList<>());
+        CompletableFuture<MessageId> second;
+        try (CleaveProducer producer = producer(client(topic -> opening), worker)) {
+            CompletableFuture<MessageId> first = producer.sendAsync("key", new byte[0]);
+            first.thenRun(isClosed::join);
+            second = producer.sendAsync("key", new byte[0]);
+            opening.complete(producer("two", sent));
+            waitFor(() -> sent.size() == 2 && first.isDone());
+        } finally {
+            worker.stop(0);
+        }
+        isClosed.complete(null);
+        assertEquals(MessageId.earliest, second.get(20, TimeUnit.SECONDS));
     }
 
     /** A reserved name in a message of an application would change how consumers read the message. */
@@ -446,11 +490,15 @@ class ConformanceTest {
      * topic "closed" cannot be opened, which is recorded, topic "late" only in a later attempt, and topic "typed" has another schema.
      */
     private static PulsarClient client(List<String> sent) {
+        return client(topic -> opened(topic, sent));
+    }
+
+    private static PulsarClient client(Function<String, CompletableFuture<?>> opening) {
         return fake(PulsarClient.class, (name, given) -> {
             String[] topic = new String[1];
             return name.equals("newProducer") ? fake(ProducerBuilder.class, (setting, value) -> {
                 topic[0] = setting.equals("topic") ? (String) value[0] : topic[0];
-                return setting.equals("createAsync") ? opened(topic[0], sent) : null;
+                return setting.equals("createAsync") ? opening.apply(topic[0]) : null;
             }) : null;
         });
     }
