@@ -468,6 +468,8 @@ func TestRefusedMessages(t *testing.T) {
 	for part, message := range map[string]*pulsar.ProducerMessage{
 		"UTF-8":        {Key: "order-\xff"},
 		"ordering key": {Key: "order-1", OrderingKey: "customer-7"},
+		"DeliverAfter": {Key: "order-1", DeliverAfter: time.Second},
+		"DeliverAt":    {Key: "order-1", DeliverAt: time.Now()},
 		"transaction":  {Key: "order-1", Transaction: transaction},
 		"cleave.key":   {Key: "order-1", Properties: map[string]string{"color": "red", "cleave.key": "base64"}},
 	} {

@@ -9,7 +9,7 @@
 // is stored, refused by the broker for good (too large, not authorized, another schema), or the producer is closed.
 //
 // Each segment has several standard producers, and a message may be sent more than once. Options of the standard client that do not
-// allow this are replaced (see Options.Settings); messages with an ordering key or a transaction are refused.
+// allow this are replaced (see Options.Settings); messages with an ordering key, a delivery time or a transaction are refused.
 package cleave
 
 import (
@@ -292,7 +292,7 @@ func (p *Producer) Send(ctx context.Context, message *pulsar.ProducerMessage) (p
 
 // SendAsync sends a message. It blocks only while MaxPending messages have no answer. The message's Key decides the segment and the
 // order; messages without a key take turns over the segments. The message must not be changed until the answer. Messages with a key
-// that is no UTF-8, an OrderingKey, a Transaction or a property whose name begins with "cleave." are refused.
+// that is no UTF-8, an OrderingKey, DeliverAfter or DeliverAt, a Transaction or a property whose name begins with "cleave." are refused.
 func (p *Producer) SendAsync(ctx context.Context, message *pulsar.ProducerMessage, done Callback) {
 	if err := refusalOf(message); err != nil {
 		done(nil, message, err)
@@ -333,6 +333,10 @@ func refusalOf(message *pulsar.ProducerMessage) error {
 	case message.OrderingKey != "":
 		// The broker would choose the bucket's reader by it.
 		return fmt.Errorf("a message has the ordering key %q, but its bucket follows from Key; set only Key", message.OrderingKey)
+	case message.DeliverAfter != 0 || !message.DeliverAt.IsZero():
+		// It is delivered after later messages of its key, and a sealed segment cannot end before. The standard client does not report
+		// that a broker refuses the delay.
+		return errors.New("a message has a delivery time, but messages are delivered in the order of their key; set no DeliverAfter or DeliverAt")
 	case message.Transaction != nil:
 		return errors.New("a message is part of a transaction, which may end before the message is sent again; send it without one")
 	}

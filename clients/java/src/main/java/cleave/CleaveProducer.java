@@ -508,7 +508,8 @@ public final class CleaveProducer implements AutoCloseable {
         if (!lane.unanswered.contains(message)) {
             return; // the lane was settled without this answer
         }
-        if (error == null || isFinal(error)) {
+        // An open that is not allowed is tried again. A message that is not allowed exceeds a limit of the topic's policies.
+        if (error == null || isFinal(error) || cause(error) instanceof PulsarClientException.NotAllowedException) {
             lane.unanswered.remove(message);
             lane.progressAt = now();
             answer(message, id, error);

@@ -202,6 +202,18 @@ class ConformanceTest {
     }
 
     @Test
+    void aMessageFailsIfAPolicyOfTheTopicRefusesIt() throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "limited"));
+        try (CleaveProducer producer = producer(client(new ArrayList<>()), worker)) {
+            CompletableFuture<MessageId> answer = producer.sendAsync("key", new byte[0]);
+            waitFor(answer::isDone);
+            assertTrue(answer.isCompletedExceptionally());
+        } finally {
+            worker.stop(0);
+        }
+    }
+
+    @Test
     void flushWaitsForCallbacks() throws Exception {
         HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
         CompletableFuture<Producer<?>> opening = new CompletableFuture<>();
@@ -487,7 +499,8 @@ class ConformanceTest {
 
     /**
      * Returns a standard client that records each message with its topic. Topic "one" answers none, topic "full" has no room for any,
-     * topic "closed" cannot be opened, which is recorded, topic "late" only in a later attempt, and topic "typed" has another schema.
+     * topic "limited" refuses all, topic "closed" cannot be opened, which is recorded, topic "late" only in a later attempt, and topic
+     * "typed" has another schema.
      */
     private static PulsarClient client(List<String> sent) {
         return client(topic -> opened(topic, sent));
@@ -528,6 +541,9 @@ class ConformanceTest {
                 sent.add(topic + " " + payload[0]);
                 if (topic.equals("full")) {
                     return CompletableFuture.failedFuture(new PulsarClientException.ProducerQueueIsFullError("full"));
+                }
+                if (topic.equals("limited")) {
+                    return CompletableFuture.failedFuture(new PulsarClientException.NotAllowedException("limited"));
                 }
                 return topic.equals("one") ? new CompletableFuture<>() : CompletableFuture.completedFuture(MessageId.earliest);
             });
