@@ -253,6 +253,36 @@ func TestALaneThatCannotBeOpenedHasOnePendingAttempt(t *testing.T) {
 	}
 }
 
+// late is a standard client that opens a producer when `goesOn` is closed. Closing the producer closes `closed`.
+type late struct {
+	pulsar.Client
+	pulsar.Producer
+	goesOn, closed chan struct{}
+}
+
+func (l late) CreateProducer(pulsar.ProducerOptions) (pulsar.Producer, error) {
+	<-l.goesOn
+	return l, nil
+}
+
+func (l late) Close() {
+	close(l.closed)
+}
+
+func TestAStandardProducerThatIsOpenedAfterTheEndIsClosed(t *testing.T) {
+	p := unstarted(Layout{Segments: []Segment{{ID: 1, RangeEnd: 0xffff, BackingTopic: "one"}}})
+	client := late{goesOn: make(chan struct{}), closed: make(chan struct{})}
+	p.client = client
+	placeMany(p, 1)
+	p.router.close()
+	close(client.goesOn)
+	select {
+	case <-client.closed:
+	case <-time.After(20 * time.Second):
+		t.Error("the standard producer stays open")
+	}
+}
+
 // asking returns a producer that routes by the layout of an epoch, and asks a worker, which answers with the layout of the epoch in the
 // variable. The tasks stay in the router's queue.
 func asking(t *testing.T, epoch int64) (*Producer, *atomic.Int64) {

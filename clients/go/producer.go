@@ -428,7 +428,9 @@ func (p *Producer) pump(l *lane) {
 		options := p.settings(l.segment.BackingTopic)
 		go func() {
 			producer, err := p.client.CreateProducer(options)
-			p.router.put(func() { p.opened(l, producer, err) })
+			if !p.router.put(func() { p.opened(l, producer, err) }) && err == nil { // closed meanwhile
+				closeProducer(producer)
+			}
 		}()
 		return
 	}
@@ -931,7 +933,7 @@ func readEvents(stream io.Reader, heard func(), take func(name, data string) boo
 	}
 }
 
-// A queue runs functions one after the other. put never blocks.
+// A queue runs functions one after the other.
 type queue struct {
 	lock     sync.Mutex
 	filled   *sync.Cond
@@ -945,11 +947,16 @@ func newQueue() *queue {
 	return q
 }
 
-func (q *queue) put(task func()) {
+// put adds a task, and never blocks. It returns false, and drops the task, if the queue was closed.
+func (q *queue) put(task func()) bool {
 	q.lock.Lock()
 	defer q.lock.Unlock()
+	if q.isClosed {
+		return false
+	}
 	q.tasks = append(q.tasks, task)
 	q.filled.Signal()
+	return true
 }
 
 // close has run return when the queue is empty.

@@ -351,8 +351,8 @@ public final class CleaveProducer implements AutoCloseable {
             router.execute(() -> end(closedException()).whenComplete((nothing, error) -> closed.complete(null)));
             closed.completeOnTimeout(null, CLOSE_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS).join();
             watch.interrupt();
-            router.shutdownNow();
-            // What reached the router's queue meanwhile was not taken from it. Answers that wait here are delivered before.
+            router.shutdown(); // runs its queue, where a standard producer may wait to be closed
+            // The router no longer answers messages that reached its queue meanwhile. Answers that wait here are delivered before.
             answers.execute(() -> open.forEach(message -> deliver(message, null, closedException())));
             answers.shutdown();
         } catch (RejectedExecutionException again) {
@@ -472,7 +472,13 @@ public final class CleaveProducer implements AutoCloseable {
         } catch (RuntimeException error) {
             opening = CompletableFuture.failedFuture(new PulsarClientException.InvalidConfigurationException(error));
         }
-        opening.whenCompleteAsync((producer, error) -> opened(lane, producer, error), router);
+        opening.whenComplete((producer, error) -> {
+            try {
+                router.execute(() -> opened(lane, producer, error));
+            } catch (RejectedExecutionException closed) {
+                discard(producer);
+            }
+        });
     }
 
     /** Replaces the settings of a standard producer that lanes do not allow. */
@@ -490,9 +496,7 @@ public final class CleaveProducer implements AutoCloseable {
     private void opened(Lane lane, Producer<byte[]> producer, Throwable error) {
         lane.isOpening = false;
         if (lane.isLeaving || ending != null) {
-            if (producer != null) {
-                producer.closeAsync();
-            }
+            discard(producer);
         } else if (error == null) {
             lane.producer = producer;
             pump(lane);
@@ -501,6 +505,13 @@ public final class CleaveProducer implements AutoCloseable {
             lane.waiting.clear();
         } else {
             retry(lane, error);
+        }
+    }
+
+    /** Closes a standard producer that came too late; null if it could not be opened. */
+    private static void discard(Producer<byte[]> producer) {
+        if (producer != null) {
+            producer.closeAsync();
         }
     }
 

@@ -232,6 +232,29 @@ class ConformanceTest {
     }
 
     @Test
+    void aStandardProducerThatIsOpenedAfterTheCloseIsClosed() throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
+        CompletableFuture<Producer<?>> opening = new CompletableFuture<>();
+        CountDownLatch isAsked = new CountDownLatch(1);
+        List<String> called = Collections.synchronizedList(new ArrayList<>());
+        Function<String, CompletableFuture<?>> open = topic -> {
+            isAsked.countDown();
+            return opening;
+        };
+        try (CleaveProducer producer = producer(client(open), worker)) {
+            producer.sendAsync("key", new byte[0]);
+            isAsked.await();
+        } finally {
+            worker.stop(0);
+        }
+        opening.complete(fake(Producer.class, (name, given) -> {
+            called.add(name);
+            return CompletableFuture.completedFuture(null);
+        }));
+        assertEquals(List.of("closeAsync"), called);
+    }
+
+    @Test
     void anAnswerThatWaitsForACallbackSurvivesTheClose() throws Exception {
         HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
         CompletableFuture<Producer<?>> opening = new CompletableFuture<>();
