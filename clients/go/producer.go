@@ -177,7 +177,9 @@ func mixed(word uint32) uint32 {
 	return bits.RotateLeft32(word*0xcc9e2d51, 15) * 0x1b873593
 }
 
-// Callback gets the answer to a message. It may call SendAsync.
+// Callback gets the answer to a message. One goroutine of the producer runs the callbacks, one after the other. A callback must be fast,
+// because MaxPending does not count messages whose callback waits. It may call SendAsync, but not Send, Flush or Close, which would wait
+// for the goroutine itself.
 type Callback func(id pulsar.MessageID, message *pulsar.ProducerMessage, err error)
 
 // pending is a message that the application sent, until its answer is known.
@@ -366,7 +368,7 @@ func (p *Producer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the producer. Messages without an answer fail; call Flush first to have them stored. Never call it in a callback.
+// Close closes the producer. Messages without an answer fail; call Flush first to have them stored.
 func (p *Producer) Close() {
 	p.lock.Lock()
 	again := p.refused

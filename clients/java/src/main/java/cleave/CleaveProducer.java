@@ -238,6 +238,7 @@ public final class CleaveProducer implements AutoCloseable {
     private final ScheduledThreadPoolExecutor router;
     /** Completes the application's futures, in order, so that the application's code never runs in the router. */
     private final ExecutorService answers;
+    private volatile Thread answersThread;
     private final Semaphore room;
     /** Messages whose answer was not delivered yet. */
     private final Set<Pending> open = ConcurrentHashMap.newKeySet();
@@ -279,15 +280,19 @@ public final class CleaveProducer implements AutoCloseable {
         this.room = new Semaphore(options.maxPendingMessages());
         this.layout = firstLayout();
         this.router = new ScheduledThreadPoolExecutor(1, daemon("cleave-router"));
-        this.answers = Executors.newSingleThreadExecutor(daemon("cleave-answers"));
+        this.answers = Executors.newSingleThreadExecutor(task -> answersThread = daemon("cleave-answers").newThread(task));
         this.watch = daemon("cleave-watch").newThread(this::watch);
         this.router.scheduleWithFixedDelay(this::hangUpIfSilent, SILENT_MS / 6, SILENT_MS / 6, TimeUnit.MILLISECONDS);
         this.router.scheduleWithFixedDelay(this::closeMuteProducers, MUTE_MS / 10, MUTE_MS / 10, TimeUnit.MILLISECONDS);
         this.watch.start();
     }
 
-    /** Sends a message and waits until it is stored. Never call it in a thread of the Pulsar client. */
+    /**
+     * Sends a message and waits until it is stored. Never call it in a thread of the Pulsar client. Throws IllegalStateException in a
+     * callback of {@link #sendAsync}.
+     */
     public MessageId send(String key, byte[] payload) {
+        demandNoCallback();
         return sendAsync(key, payload).join();
     }
 
@@ -298,6 +303,9 @@ public final class CleaveProducer implements AutoCloseable {
 
     /**
      * Sends a message. Blocks the calling thread only while {@code maxPendingMessages} messages have no answer.
+     *
+     * <p>One thread of the producer completes the futures and runs their callbacks, one after the other. A callback must be fast,
+     * because messages whose callback waits do not count as messages without an answer. A callback may call this method.
      *
      * @param key decides the segment and the order; messages without a key (null or empty) take turns over the segments
      * @param payload must not be changed until the answer
@@ -336,9 +344,20 @@ public final class CleaveProducer implements AutoCloseable {
                 });
     }
 
-    /** Waits like {@link #flushAsync}. Throws CompletionException if a message failed since the last flush. */
+    /**
+     * Waits like {@link #flushAsync}. Throws CompletionException if a message failed since the last flush, and IllegalStateException in
+     * a callback of {@link #sendAsync}.
+     */
     public void flush() {
+        demandNoCallback();
         flushAsync().join();
+    }
+
+    /** Throws IllegalStateException in the thread of the callbacks, which would wait for itself. */
+    private void demandNoCallback() {
+        if (Thread.currentThread() == answersThread) {
+            throw new IllegalStateException("a callback cannot wait for the answer to a message; call sendAsync or flushAsync");
+        }
     }
 
     /** Closes the producer. Messages without an answer fail; call {@link #flush} first to have them stored. Safe to repeat. */

@@ -232,6 +232,22 @@ class ConformanceTest {
     }
 
     @Test
+    void aCallbackCannotWaitForAnswers() throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
+        CompletableFuture<Producer<?>> opening = new CompletableFuture<>();
+        try (CleaveProducer producer = producer(client(topic -> opening), worker)) {
+            CompletableFuture<Void> called = producer.sendAsync("key", new byte[0]).thenRun(() -> {
+                assertThrows(IllegalStateException.class, () -> producer.send("key", new byte[0]));
+                assertThrows(IllegalStateException.class, producer::flush);
+            });
+            opening.complete(producer("two", new ArrayList<>()));
+            called.get(20, TimeUnit.SECONDS);
+        } finally {
+            worker.stop(0);
+        }
+    }
+
+    @Test
     void aStandardProducerThatIsOpenedAfterTheCloseIsClosed() throws Exception {
         HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
         CompletableFuture<Producer<?>> opening = new CompletableFuture<>();
