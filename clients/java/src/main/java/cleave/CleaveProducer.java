@@ -860,9 +860,12 @@ public final class CleaveProducer implements AutoCloseable {
                 HttpResponse<InputStream> response =
                         http.send(request(worker, "/layout/watch").build(), BodyHandlers.ofInputStream());
                 try (InputStream body = response.body()) {
+                    heardAt = System.nanoTime();
+                    stream = body;
+                    if (isClosed) {
+                        return; // `close` may have hung up before
+                    }
                     if (response.statusCode() == 200) {
-                        heardAt = System.nanoTime();
-                        stream = body;
                         pause = follow(body) ? 0 : RETRY_MS;
                     } else {
                         refused(new String(body.readAllBytes(), StandardCharsets.UTF_8));

@@ -31,9 +31,11 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.BiFunction;
 import java.util.function.BooleanSupplier;
 import java.util.function.Function;
+import java.util.function.Supplier;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerAccessMode;
@@ -268,6 +270,43 @@ class ConformanceTest {
             return CompletableFuture.completedFuture(null);
         }));
         assertEquals(List.of("closeAsync"), called);
+    }
+
+    /** The token delays the request for the watch until the close has hung up, and the close waits for the standard producer then. */
+    @Test
+    void aWatchThatIsAnsweredDuringTheCloseEnds() throws Exception {
+        HttpServer worker = worker(isWatch -> isWatch ? "" : layout(1, "", "two"));
+        CompletableFuture<Void> isClosing = new CompletableFuture<>();
+        CompletableFuture<Void> goesOn = new CompletableFuture<>();
+        AtomicReference<Thread> watch = new AtomicReference<>();
+        Supplier<String> token = () -> {
+            if (Thread.currentThread().getName().equals("cleave-watch")) {
+                watch.set(Thread.currentThread());
+                isClosing.join();
+            }
+            return "token";
+        };
+        Producer<?> standard = fake(Producer.class, (name, given) -> {
+            if (name.equals("closeAsync")) {
+                isClosing.complete(null);
+                return goesOn;
+            }
+            return fake(TypedMessageBuilder.class, (setting, value) ->
+                    setting.equals("sendAsync") ? CompletableFuture.completedFuture(MessageId.earliest) : null);
+        });
+        PulsarClient client = client(topic -> CompletableFuture.completedFuture(standard));
+        try (CleaveProducer producer = new CleaveProducer(client, options(token, worker))) {
+            producer.send("key", new byte[0]);
+            waitFor(() -> watch.get() != null);
+            Thread closing = new Thread(producer::close);
+            closing.start();
+            watch.get().join(5_000);
+            assertFalse(watch.get().isAlive());
+            goesOn.complete(null);
+            closing.join();
+        } finally {
+            worker.stop(0);
+        }
     }
 
     @Test
@@ -508,8 +547,12 @@ class ConformanceTest {
     }
 
     private static CleaveProducer producer(PulsarClient client, HttpServer... workers) throws IOException {
+        return new CleaveProducer(client, options(() -> "token", workers));
+    }
+
+    private static CleaveProducer.Options options(Supplier<String> token, HttpServer... workers) {
         List<String> addresses = Arrays.stream(workers).map(worker -> "http://127.0.0.1:" + worker.getAddress().getPort()).toList();
-        return new CleaveProducer(client, CleaveProducer.Options.of(addresses, () -> "token", "topic://acme/shop/orders"));
+        return CleaveProducer.Options.of(addresses, token, "topic://acme/shop/orders");
     }
 
     private static String event(String layout) {
