@@ -290,13 +290,24 @@ class AsyncQueueConsumer(AsyncConsumer[QueueConsumer]):
                 timeout_seconds is not None
                 and self._closing is None
                 and timing.left_seconds
-                and await self.call(_pause_and_count)
+                and await self.call(self._pause_and_count)
             ):
                 await asyncio.sleep(SLICE_SECONDS)
         finally:
             await super().close(
                 None if timeout_seconds is None else timing.deregistration_seconds, leave=leave
             )
+
+    def _pause_and_count(self, consumer: QueueConsumer) -> int:
+        """Pause the consumer, which then delivers no more messages, and undo the receipt of messages that a cancelled
+        `receive` has taken. Return the number of messages that tasks have received and not settled. Runs in the
+        thread.
+        """
+        consumer.pause()
+        with suppress(IndexError):  # a task may take a message meanwhile
+            while self._received:
+                consumer._take_back(self._received.popleft())
+        return consumer.in_hand
 
 
 class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer]):
@@ -320,11 +331,3 @@ class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer]):
     async def kept(self, checkpoint: Checkpoint) -> None:
         """Asynchronous version of `CheckpointConsumer.kept`."""
         await self.call(lambda consumer: consumer.kept(checkpoint))
-
-
-def _pause_and_count(consumer: QueueConsumer) -> int:
-    """Pause the consumer, which then delivers no more messages. Return the number of received messages that
-    are neither acknowledged nor returned.
-    """
-    consumer.pause()
-    return consumer.in_hand

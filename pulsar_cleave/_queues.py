@@ -88,5 +88,9 @@ class QueueConsumer(Consumer[InnerConsumer]):
         if self._has_left:
             self._demand_open()
 
+    def _take_back(self, message: Message) -> None:
+        """Undo the receipt of a message that the application has not seen."""
+        self._inner.take_back(message._origin)
+
     def _holds(self, message: Message) -> bool:
         return self._inner.holds(message._origin)

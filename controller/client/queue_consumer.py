@@ -114,6 +114,13 @@ class _SegmentBuffer:
             _RECEIVED.inc()
             return message
 
+    def take_back(self, message: LogMessage) -> None:
+        """Buffer a delivered message again, as the next one. Does nothing if the message is settled."""
+        with self._lock:
+            if message.position in self._in_hand:
+                self._in_hand.remove(message.position)
+                self._waiting.appendleft(message)
+
     def acknowledge(self, positions: Sequence[Position], patience_seconds: float) -> bool:
         """Acknowledge the messages. After a response of the log all of them count as settled, also those that
         the log refuses.
@@ -308,6 +315,13 @@ class QueueConsumer(PollingConsumer[QueuedMessage]):
         to another consumer. Raises InvalidInput for a message of a consumer of another kind.
         """
         return _buffer_of(message).holds(message.message.position)
+
+    def take_back(self, message: QueuedMessage) -> None:
+        """Buffer a received message again, because the application has not seen it. `receive` returns the message
+        again, or `close` passes it to another consumer; its delivery count does not rise. Does nothing if the message
+        is settled. Raises InvalidInput for a message of a consumer of another kind.
+        """
+        _buffer_of(message).take_back(message.message)
 
     def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
         """Return the message to the queue because it cannot be processed. The message is delivered again

@@ -223,6 +223,22 @@ def test_what_is_given_back_comes_again_after_its_delay_to_anybody(producer: Pro
     assert (again.message.position, again.deliveries) == (first.message.position, 2)
 
 
+def test_a_message_that_is_taken_back_was_never_delivered(producer: Producer, join: Join) -> None:
+    a = join("a")
+    send(producer, 0)
+    (first, *rest) = receive(a, len(KEYS))
+    assert a.acknowledge(*rest)
+
+    a.take_back(first)
+    assert (a.in_hand, a.holds(first)) == (0, False)
+    assert receive(a, 1) == [first]
+
+    a.take_back(first)
+    a.close()
+    (again,) = receive(join("b"), 1)
+    assert (again.message.position, again.deliveries) == (first.message.position, 1)
+
+
 def test_a_consumer_that_leaves_gives_back_what_it_has(bench: Bench, producer: Producer, join: Join) -> None:
     a = join("a")
     send(producer, 0)

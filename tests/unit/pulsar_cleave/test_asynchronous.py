@@ -15,7 +15,7 @@ import pytest
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch
 from controller.domain.errors import InvalidInput, StoreUnavailable
-from pulsar_cleave import AsyncCheckpointConsumer
+from pulsar_cleave import AsyncCheckpointConsumer, AsyncQueueConsumer
 from pulsar_cleave._asynchronous import AsyncConsumer
 from tests.support.waiting import wait_until
 
@@ -312,3 +312,29 @@ async def test_a_checkpoint_is_before_what_a_cancelled_receive_has_taken() -> No
         await cancelled_while_it_receives(consumer, scripted)
         await consumer.seek(kept)
         assert (await consumer.checkpoint()).epoch == 1
+
+
+class ScriptedQueue(Scripted):
+    """With a count of the items that were received and not returned."""
+
+    in_hand = 0
+
+    def receive(self, seconds: float) -> str | None:
+        item = super().receive(seconds)
+        self.in_hand += item is not None
+        return item
+
+    def _take_back(self, item: str) -> None:
+        self.in_hand -= 1
+        self.items.appendleft(item)
+
+
+@awaited
+async def test_a_close_does_not_wait_for_what_a_cancelled_receive_has_taken() -> None:
+    scripted = ScriptedQueue("1", "2")
+    async with AsyncQueueConsumer(lambda: scripted) as consumer:  # type: ignore[arg-type, return-value]
+        await cancelled_while_it_receives(consumer, scripted)
+        begun = time.monotonic()
+        await consumer.close(30.0)
+        assert time.monotonic() - begun < 10.0
+    assert [*scripted.items] == ["1", "2"]
