@@ -32,15 +32,15 @@ from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUna
 from controller.domain.hash_range import HashRange
 
 ENTRY_BYTES = 1024 * 1024
-"""Largest payload of one entry, unless a single message is longer. Brokers accept 5 MiB
-(`maxMessageSize`).
-"""
+"""Largest size of one entry, unless a single message is larger. Brokers accept 5 MiB (`maxMessageSize`)."""
+_MESSAGE_BYTES = 64
+"""Size that is counted for each message in addition to payload, key and properties."""
 MAX_BATCH_MESSAGES = 1 << 16
 """Largest number of messages of a batch. The low bits of Pulsar's sequence ids number the messages of a
 batch.
 """
 _NEVER_MS = 24 * 3600 * 1000
-"""A publish delay that never expires, because the library's timer would divide entries by time."""
+"""A publish delay that never expires, because the library's timer would divide batches by time."""
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.01, 0.16
 """First and longest delay between two checks whether the topic was terminated, by a producer that lost its
 connection. The producer cannot write until the result is known. The delay doubles, because each check calls a
@@ -271,9 +271,10 @@ class BatchSender:
         return self._producer
 
     def _build(self, client: pulsar.Client, deadline: Deadline) -> pulsar.Producer:
-        """Open and return a producer of the library on `client`. The producer divides messages into entries by their
-        number and size, never by time. The time limit of a send is a part of the deadline's seconds. Raises the
-        errors of the library unmapped, such as `pulsar.TopicTerminated`.
+        """Open and return a producer of the library on `client`. The producer makes one entry of the messages between
+        two flushes: its own limits count messages, payloads and time, and an entry of several messages (`_entries`)
+        reaches none of these limits. The time limit of a send is a part of the deadline's seconds. Raises the errors
+        of the library unmapped, such as `pulsar.TopicTerminated`.
         """
         return client.create_producer(
             self._backing_topic,
@@ -295,28 +296,27 @@ class BatchSender:
         sequence: int,
     ) -> _Results:
         """Pass the messages to the library, which sends them at once, and return an object to which the library adds
-        the result of each message when the result arrives. An error of the library is added as a result too, and is
+        the result of each entry when the result arrives. An error of the library is added as a result too, and is
         not raised.
 
-        The library does not combine these messages with later ones into an entry. The first message of an entry
-        carries `entry_marks`, the marks of the entry (None: no marks). If the library may divide the messages into
-        several entries, each message carries the marks, because each may be the first. `sequence` is the number of
-        the batch as in `append`.
+        The first message of each entry carries `entry_marks`, the marks of the entry (None: no marks). `sequence` is
+        the number of the batch as in `append`. After an error the begun entry is not flushed, because the broker
+        would then drop the whole entry, when it is repeated, as a repeat.
         """
-        is_one = _is_one_entry(messages)
-        results = _Results(len(messages), together=is_one)
-        numbers = count(_first_sequence_id(sequence))
-        marks_of_messages = chain([entry_marks], repeat(None)) if is_one else repeat(entry_marks)
-        answers = chain(repeat(None, len(messages) - 1), [results]) if is_one else repeat(results)
-        send = producer._producer.send_async
+        entries, numbers = _entries(messages), count(_first_sequence_id(sequence))
+        results = _Results([len(entry) for entry in entries])
+        send, flush = producer._producer.send_async, producer._producer.flush_async
         try:
-            for message, number, message_marks, answer in zip(
-                messages, numbers, marks_of_messages, answers, strict=False
-            ):
-                send(outgoing(message, number, message_marks), answer)
+            for entry in entries:
+                marks_of_messages = chain([entry_marks], repeat(None))
+                answers = chain(repeat(None, len(entry) - 1), [results])
+                for message, number, message_marks, answer in zip(
+                    entry, numbers, marks_of_messages, answers, strict=False
+                ):
+                    send(outgoing(message, number, message_marks), answer)
+                flush(_ignore)  # its result says less than the result of the entry
         except pulsar.PulsarException as error:
             results(error, None)
-        producer._producer.flush_async(_ignore)  # its result says less than the messages' results
         return results
 
     def _outcome(
@@ -420,56 +420,63 @@ def _ignore(_result: pulsar.Result) -> None:
     pass
 
 
-def _is_one_entry(messages: Sequence[OutgoingMessage]) -> bool:
-    """Return True if the library certainly makes one entry of the messages, which is then stored whole or not
-    at all.
+def _entries(messages: Sequence[OutgoingMessage]) -> list[Sequence[OutgoingMessage]]:
+    """Divide a batch into entries of at most `ENTRY_BYTES`, each of at least one message. Equal batches are divided in
+    the same way. Each entry is stored whole or not at all.
     """
-    payloads = sum([len(message.payload) for message in messages])
-    return (
-        payloads + sum([metadata.size for *_, metadata in messages if metadata is not None])
-        <= ENTRY_BYTES // 2
-    )
+    sizes = [
+        len(payload) + len(key or b"") + (0 if metadata is None else metadata.size) + _MESSAGE_BYTES
+        for payload, key, _, metadata in messages
+    ]
+    if sum(sizes) <= ENTRY_BYTES:
+        return [messages]
+    entries: list[Sequence[OutgoingMessage]] = []
+    first = entry_size = 0
+    for place, size in enumerate(sizes):
+        if first < place and entry_size + size > ENTRY_BYTES:
+            entries.append(messages[first:place])
+            first, entry_size = place, 0
+        entry_size += size
+    return [*entries, messages[first:]]
 
 
 class _Results:
-    """The result of each message. The library's thread calls the object, and the sending thread does if the
+    """The result of each entry. The library's thread calls the object, and the sending thread does if the
     library refuses a message; a call must raise nothing.
 
-    If the messages are one entry there is only one call, because each call from that thread costs more than
-    the rest of sending a message.
+    Only the last message of an entry has its result reported, because each call from that thread costs more
+    than the rest of sending a message.
     """
 
-    def __init__(self, expected: int, *, together: bool) -> None:
-        """Expect `expected` messages. If `together`, one result stands for all of them."""
-        self._expected, self._together = expected, together
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """Expect the results of entries with these numbers of messages."""
+        self._sizes = sizes
         self.results: list[tuple[object, pulsar.MessageId | None]] = []
         self.complete = threading.Event()
         self.last_place: tuple[int, int] | None = None
 
     def __call__(self, result: object, message_id: pulsar.MessageId | None) -> None:
         self.results.append((result, message_id))
-        if self._together or len(self.results) >= self._expected:
+        if len(self.results) >= len(self._sizes):
             self.complete.set()
 
     def outcome(self, purpose: str) -> tuple[int, CleaveError | None]:
-        """Return the number of messages, from the front, that are stored, and the error of the next message:
-        DataPlaneTimeout if its result is missing, None if all are stored. Messages behind that one do not
-        count.
+        """Return the number of messages, from the front, that are stored, and the error of the next entry:
+        DataPlaneTimeout if its result is missing, None if all are stored. Entries behind that one do not count.
 
-        Sets `last_place` to the place (ledger, entry) of the last of these stored messages whose result has a
-        position; repeated messages have none. Without any, `last_place` is unchanged (at first None).
+        Sets `last_place` to the place (ledger, entry) of the last of these stored entries whose result has a
+        position; repeated entries have none. Without any, `last_place` is unchanged (at first None).
         """
         stored = 0
-        for result, message_id in list(self.results):
+        for size, (result, message_id) in zip(self._sizes, list(self.results), strict=False):
             if isinstance(result, Exception):
                 return stored, mapped(result, purpose)
             if result != pulsar.Result.Ok:
                 return stored, mapped_result(result, purpose)
-            stored += self._expected if self._together else 1
-            if message_id is not None and message_id.ledger_id() >= 0:  # a repeated message has no position
+            stored += size
+            if message_id is not None and message_id.ledger_id() >= 0:  # a repeated entry has no position
                 self.last_place = (message_id.ledger_id(), message_id.entry_id())
-        if stored < self._expected:
-            return stored, DataPlaneTimeout(
-                f"{purpose}: {stored} of {self._expected} messages answered in time"
-            )
+        expected = sum(self._sizes)
+        if stored < expected:
+            return stored, DataPlaneTimeout(f"{purpose}: {stored} of {expected} messages answered in time")
         return stored, None

@@ -9,8 +9,7 @@ on, brokers use slot 1 instead. (If consumers have no sticky ranges, brokers com
 
 An entry's first message carries the bucket's ordering key, whose slot is in the bucket, and a property with
 the smallest and the largest bucket hash of the appended messages. The broker takes the entry's key from
-there, and a reader the mark. If it is unknown which message will be the first of an entry, each message
-carries both. The application's key remains the partition key.
+there, and a reader the mark. The application's key remains the partition key.
 """
 
 from __future__ import annotations

@@ -460,7 +460,7 @@ def test_a_stranger_s_batch_of_several_keys_gives_nobody_a_key_that_another_read
 
 
 def test_each_entry_of_a_batch_says_where_it_belongs(segment: Segment) -> None:
-    """One that the library cuts into several too. The messages have no keys that would tell."""
+    """Also of a batch of three entries. The messages have no keys that would tell."""
     logs = segment.client()
     low, high = segment.reader(logs, LOW), segment.reader(logs, HIGH)
     long = [b"%d" % number * 300_000 for number in range(8)]
@@ -474,7 +474,8 @@ def test_each_entry_of_a_batch_says_where_it_belongs(segment: Segment) -> None:
     with pulsar_client(segment.access.service_url or "") as client:
         everything = client.create_reader(segment.log, pulsar.MessageId.earliest)
         marked = [everything.read_next(30_000).properties().get(HASHES) for _ in range(12)]
-    assert marked == ["8000-8000"] * 8 + ["8000-8000", None, None] + ["0000-0000"]
+    whole = ["8000-8000", None, None]
+    assert marked == [*whole, *whole, "8000-8000", None, *whole, "0000-0000"]
 
 
 def test_a_reader_that_is_passed_over_ends_and_the_next_one_goes_on(segment: Segment) -> None:

@@ -14,7 +14,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogState
-from controller.dataplane.log_client import EagerLogClient, LogClient, OutgoingMessage
+from controller.dataplane.log_client import EagerLogClient, LogClient, Metadata, OutgoingMessage
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES
 from controller.dataplane.pulsar.binary import Connections
@@ -309,6 +309,31 @@ def test_a_batch_too_big_for_one_entry_is_stored_in_order(setup: PulsarSetup, lo
     wait_until(complete)
     assert found == list(range(8))
     reader.close()
+
+
+def test_a_batch_with_long_properties_is_stored_once_in_order(setup: PulsarSetup) -> None:
+    """The library counts only payloads. In one entry, this batch would be larger than a broker accepts."""
+    setup.create(1, "s")
+    log, bucket = setup.log_of(0), HashRange(0x4000, 0x7FFF)
+    metadata = Metadata((("trace", "x" * 1_100),))
+    batch = [OutgoingMessage(b"%d" % i, b"k", bucket.start, metadata) for i in range(5_000)]
+    for _ in range(2):
+        logs = setup.app.log_client("pulsar")
+        assert logs.append(log, batch, producer="p", sequence=1, bucket=bucket) == len(batch)
+        logs.close()
+    assert setup.app.planes["pulsar"].backlog(log, "s") == len(batch)
+
+    logs = setup.app.log_client("pulsar")
+    reader = logs.open_reader(log, "s", owner="r", live_owners=(), on_arrival=lambda: None, bucket=bucket)
+    found: list[int] = []
+
+    def complete() -> bool:
+        found.extend(int(message.payload) for message in reader.read(1_000))
+        return len(found) >= len(batch)
+
+    wait_until(complete, timeout_seconds=60)
+    assert found == list(range(len(batch)))
+    logs.close()
 
 
 def test_a_batch_is_sent_without_waiting_and_one_at_a_time(setup: PulsarSetup, logs: LogClient) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import pulsar
 import pytest
 
-from controller.dataplane.log_client import OutgoingMessage
+from controller.dataplane.log_client import Metadata, OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.batch_sender import BatchSender
 from controller.domain.errors import DataPlaneTimeout, SegmentNotFound
@@ -143,3 +144,40 @@ def test_behind_an_append_that_nobody_waits_for_the_sender_stops_waiting_at_the_
     sender.close(Deadline(0.05))
 
     assert not connections.opened[0].is_closed, "its client closes it"
+
+
+class _StoringProducer(_Producer):
+    """A producer whose entries are stored when they are flushed. `entries` are their numbers of messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[int] = []
+        self._answers: list[Any] = []
+
+    def send_async(self, *arguments: object) -> None:
+        self._answers.append(arguments[1])
+
+    def flush_async(self, *_: object) -> None:
+        *others, last = self._answers
+        assert not any(others), "only the last message has its result reported"
+        self.entries.append(len(self._answers))
+        self._answers.clear()
+        last(pulsar.Result.Ok, None)
+
+
+class _StoringConnections(_Connections):
+    def open(self, *_: object) -> _Producer:
+        self.opened.append(_StoringProducer())
+        return self.opened[-1]
+
+
+def test_keys_and_properties_count_when_a_batch_is_divided_and_a_repeat_is_divided_alike() -> None:
+    connections = _StoringConnections()
+    message = OutgoingMessage(b"", b"k", 0, Metadata((("trace", "x" * 1_000),)))
+    batch = [*[message] * 1_500, OutgoingMessage(bytes(2_000_000)), message]
+    for _ in range(2):
+        sender = BatchSender(cast(Any, connections), cast(Any, _End()), "persistent://t/n/x", "p")
+        assert sender.append(batch, 0, Deadline(30.0)) == len(batch)
+
+    divided = [producer.entries for producer in connections.opened if isinstance(producer, _StoringProducer)]
+    assert divided == [[979, 521, 1, 1]] * 2, "a message counts 1,070 bytes"
