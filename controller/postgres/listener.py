@@ -11,16 +11,16 @@ Triggers send most notifications, for any change of the rows (`sql/schema`):
 |---|---|---|---|
 | `cleave_layout` | `topic:epoch` | `on_layout_change` | a layout changed |
 | `cleave_leaders` | `shard` | `on_leader_change` | a worker took the lease of a shard |
-| `cleave_topics` | `tenant/namespace` | `on_topics_of_namespace` | a topic became live or ceased to be, or has other properties |
-| `cleave_operations` | `topic:operation` | `on_operation_intended` | an operation was intended |
+| `cleave_topics` | `tenant/namespace` | `notify_of_row` | a topic became live or ceased to be, or has other properties |
+| `cleave_operations` | `topic:operation` | `notify_of_row` | an operation was intended |
 | `cleave_consumers` | `topic` | `on_consumer_change` | a consumer registered or left |
 | | | `on_consumer_change`, `on_observed_update` | brokers list other consumers |
 | | | `on_readers_changed` | another kind of consumers reads a subscription |
-| `cleave_drains` | `topic` | `on_sharing_changed` | a parameter of a subscription's assignment changed |
+| `cleave_drains` | `topic` | `notify_of_row` | a parameter of a subscription's assignment changed |
 | `cleave_load` | empty | `on_load_change` | load records were written |
-| `cleave_policy` | `topic` | `on_topic_policy` | a topic's policy changed |
-| | | `on_topic_policy` | a broker's own auto-scaler was turned on or off |
-| | empty | `on_namespace_policy`, `on_cluster_policy` | the policy of a namespace or of the cluster changed |
+| `cleave_policy` | `topic` | `on_topic_input` | a topic's policy changed |
+| | | `on_topic_input` | a broker's own auto-scaler was turned on or off |
+| | empty | `on_shared_policy` | the policy of a namespace or of the cluster changed |
 
 Statements send the others: `cleave_drains` (`topic`) by `store/topics/drains.py` when the drained segments of a subscription have changed
 or a seek is requested or ends, and by `store/topics/held_topics.py` when a topic is verified; `cleave_operations` by

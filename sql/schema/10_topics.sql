@@ -10,6 +10,14 @@ BEGIN
         USING ERRCODE = 'restrict_violation', CONSTRAINT = TG_TABLE_NAME || '_is_history';
 END $$;
 
+-- Notifies the channel in the trigger's first argument. The other arguments name the columns of the payload, which colons separate.
+CREATE FUNCTION cleave.notify_of_row() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify(TG_ARGV[0], string_agg(changed ->> name, ':' ORDER BY place))
+       FROM to_jsonb(NEW) AS changed, unnest(TG_ARGV[1:]) WITH ORDINALITY AS payload (name, place);
+    RETURN NULL;
+END $$;
+
 -- A name of a topic or consumer is printable, because names appear in terminals, URLs, logs and pages.
 -- controller/domain/names.py has the same rule.
 CREATE FUNCTION cleave.is_name(name text) RETURNS boolean
@@ -281,13 +289,8 @@ CREATE CONSTRAINT TRIGGER layout_tiles_ring AFTER INSERT ON cleave.layout_change
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cleave.layout_must_tile();
 
 -- Clients watch the topics of a namespace, and are notified when a topic becomes live or is deleted.
-CREATE FUNCTION cleave.on_topics_of_namespace() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('cleave_topics', NEW.namespace);
-    RETURN NULL;
-END $$;
 CREATE TRIGGER topic_of_namespace_first AFTER INSERT ON cleave.topic FOR EACH ROW
-    WHEN (NEW.state = 'live') EXECUTE FUNCTION cleave.on_topics_of_namespace();
+    WHEN (NEW.state = 'live') EXECUTE FUNCTION cleave.notify_of_row('cleave_topics', 'namespace');
 CREATE TRIGGER topic_of_namespace AFTER UPDATE OF state, properties ON cleave.topic FOR EACH ROW
     WHEN ((OLD.state = 'live') <> (NEW.state = 'live') OR (NEW.state = 'live' AND OLD.properties IS DISTINCT FROM NEW.properties))
-    EXECUTE FUNCTION cleave.on_topics_of_namespace();
+    EXECUTE FUNCTION cleave.notify_of_row('cleave_topics', 'namespace');

@@ -57,33 +57,28 @@ END $$;
 CREATE TRIGGER topic_insert AFTER INSERT ON cleave.topic
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_topic_insert();
 
--- Also called when the broker's own auto-scaler of a mirrored topic is turned on or off (70_mirrors.sql).
-CREATE FUNCTION cleave.on_topic_policy() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Raises the input version of the row's topic, and notifies the channel in the trigger's argument, if the trigger has one. Also called
+-- when the broker's own auto-scaler of a mirrored topic is turned on or off (70_mirrors.sql).
+CREATE FUNCTION cleave.on_topic_input() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
-    PERFORM pg_notify('cleave_policy', NEW.topic_id::text);
+    PERFORM pg_notify(channel, NEW.topic_id::text) FROM unnest(TG_ARGV) AS channel;
     RETURN NULL;
 END $$;
 CREATE TRIGGER topic_policy AFTER UPDATE OF policy ON cleave.topic
-    FOR EACH ROW WHEN (OLD.policy IS DISTINCT FROM NEW.policy) EXECUTE FUNCTION cleave.on_topic_policy();
+    FOR EACH ROW WHEN (OLD.policy IS DISTINCT FROM NEW.policy) EXECUTE FUNCTION cleave.on_topic_input('cleave_policy');
 
-CREATE FUNCTION cleave.on_namespace_policy() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION cleave.on_shared_policy() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE of_namespace CONSTANT text := to_jsonb(coalesce(NEW, OLD)) ->> 'namespace';  -- NULL: the policy of the cluster
 BEGIN
     PERFORM cleave.raise_input(ARRAY(SELECT topic_id FROM cleave.topic
-        WHERE namespace = coalesce(NEW.namespace, OLD.namespace) AND state <> 'deleted'));
+        WHERE (namespace = of_namespace OR of_namespace IS NULL) AND state <> 'deleted'));
     PERFORM pg_notify('cleave_policy', '');
     RETURN NULL;
 END $$;
 CREATE TRIGGER namespace_policy_change AFTER INSERT OR UPDATE OR DELETE ON cleave.namespace_policy
-    FOR EACH ROW EXECUTE FUNCTION cleave.on_namespace_policy();
-
-CREATE FUNCTION cleave.on_cluster_policy() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM cleave.raise_input(ARRAY(SELECT topic_id FROM cleave.topic WHERE state <> 'deleted'));
-    PERFORM pg_notify('cleave_policy', '');
-    RETURN NULL;
-END $$;
-CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_cluster_policy();
+    FOR EACH ROW EXECUTE FUNCTION cleave.on_shared_policy();
+CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_shared_policy();
 
 CREATE FUNCTION cleave.note_consumer_change(topics bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -102,14 +97,9 @@ CREATE TRIGGER consumer_insert AFTER INSERT ON cleave.consumer
 CREATE TRIGGER consumer_delete AFTER DELETE ON cleave.consumer
     REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
 
-CREATE FUNCTION cleave.on_sharing_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('cleave_drains', NEW.topic_id::text);
-    RETURN NULL;
-END $$;
 CREATE TRIGGER subscription_sharing AFTER UPDATE OF parents_block, drain_consumers ON cleave.subscription
     FOR EACH ROW WHEN ((OLD.parents_block, OLD.drain_consumers) IS DISTINCT FROM (NEW.parents_block, NEW.drain_consumers))
-    EXECUTE FUNCTION cleave.on_sharing_changed();
+    EXECUTE FUNCTION cleave.notify_of_row('cleave_drains', 'topic_id');
 
 -- A change of the consumers that read a subscription changes the consumers that decisions count.
 CREATE FUNCTION cleave.on_readers_changed() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -163,17 +153,7 @@ END $$;
 CREATE TRIGGER layout_change_insert AFTER INSERT ON cleave.layout_change
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_layout_change();
 
-CREATE FUNCTION cleave.on_operation_intended() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('cleave_operations', NEW.topic_id || ':' || NEW.operation_id);
-    RETURN NULL;
-END $$;
-CREATE TRIGGER operation_intended AFTER INSERT ON cleave.operation FOR EACH ROW EXECUTE FUNCTION cleave.on_operation_intended();
-
-CREATE FUNCTION cleave.on_operation_aborted() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
-    RETURN NULL;
-END $$;
+CREATE TRIGGER operation_intended AFTER INSERT ON cleave.operation
+    FOR EACH ROW EXECUTE FUNCTION cleave.notify_of_row('cleave_operations', 'topic_id', 'operation_id');
 CREATE TRIGGER operation_aborted AFTER UPDATE OF state ON cleave.operation
-    FOR EACH ROW WHEN (NEW.state = 'aborted' AND OLD.state <> 'aborted') EXECUTE FUNCTION cleave.on_operation_aborted();
+    FOR EACH ROW WHEN (NEW.state = 'aborted' AND OLD.state <> 'aborted') EXECUTE FUNCTION cleave.on_topic_input();

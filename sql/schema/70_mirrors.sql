@@ -17,4 +17,4 @@ COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS 'The policy of
 
 -- The pause is an input of every decision about the topic.
 CREATE TRIGGER mirror_paused AFTER UPDATE OF paused_reason ON cleave.mirror
-    FOR EACH ROW WHEN (OLD.paused_reason IS DISTINCT FROM NEW.paused_reason) EXECUTE FUNCTION cleave.on_topic_policy();
+    FOR EACH ROW WHEN (OLD.paused_reason IS DISTINCT FROM NEW.paused_reason) EXECUTE FUNCTION cleave.on_topic_input('cleave_policy');
