@@ -77,26 +77,20 @@ END $$;
 -- Divide the part that has hashes on both sides of `at`, if there is one. The part has no owner, and the caller has locked it. Both
 -- pieces keep the reported counts of the part, so that no reader reports the same messages again.
 CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) RETURNS void LANGUAGE sql AS $$
-    WITH whole AS (
-        SELECT last_hash, position, owned_origin, owned_generation, msg_counted, byte_counted FROM embedded.cursor
-         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash
-    ), lower AS (
-        UPDATE embedded.cursor SET last_hash = at - 1
-         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash)
     INSERT INTO embedded.cursor (log_id, subscription, first_hash, last_hash, position, generation, owned_origin, owned_generation,
                                  msg_counted, byte_counted)
-    SELECT of_log_id, of_subscription, at, last_hash, position, nextval('embedded.generation'), owned_origin, owned_generation,
-           msg_counted, byte_counted
-      FROM whole;
+    SELECT log_id, subscription, at, last_hash, position, nextval('embedded.generation'), owned_origin, owned_generation, msg_counted,
+           byte_counted
+      FROM embedded.cursor WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash;
+    UPDATE embedded.cursor SET last_hash = at - 1
+     WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash;
 $$;
 
 -- Join all parts of a generation if they have the same position. The caller has locked the parts. The joined part gets the newest of
 -- their ownerships.
 CREATE FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint)
 RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    parts  record;
-    newest record;
+DECLARE parts record;
 BEGIN
     SELECT min(first_hash) AS first_hash, max(last_hash) AS last_hash, sum(msg_out) AS msg_out, sum(byte_out) AS byte_out,
            max(msg_counted) AS msg_counted, max(byte_counted) AS byte_counted
@@ -105,18 +99,16 @@ BEGIN
      WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
     HAVING count(*) > 1 AND min(position) = max(position);
     IF FOUND THEN
-        SELECT owned_origin, owned_generation INTO newest
-          FROM embedded.cursor
-         WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
-         ORDER BY owned_origin DESC NULLS LAST, owned_generation DESC LIMIT 1;
+        UPDATE embedded.cursor
+           SET last_hash = parts.last_hash, msg_out = parts.msg_out, byte_out = parts.byte_out,
+               msg_counted = parts.msg_counted, byte_counted = parts.byte_counted, (owned_origin, owned_generation) = (
+               SELECT n.owned_origin, n.owned_generation FROM embedded.cursor n
+                WHERE n.log_id = of_log_id AND n.subscription = of_subscription AND n.generation = of_generation
+                ORDER BY n.owned_origin DESC NULLS LAST, n.owned_generation DESC LIMIT 1)
+         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = parts.first_hash;
         DELETE FROM embedded.cursor
          WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
            AND first_hash > parts.first_hash;
-        UPDATE embedded.cursor
-           SET last_hash = parts.last_hash, msg_out = parts.msg_out, byte_out = parts.byte_out,
-               msg_counted = parts.msg_counted, byte_counted = parts.byte_counted,
-               owned_origin = newest.owned_origin, owned_generation = newest.owned_generation
-         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = parts.first_hash;
     END IF;
 END $$;
 
@@ -168,20 +160,13 @@ BEGIN
         outcome := 'stale';
         RETURN;
     END IF;
-    SELECT c.owner INTO holder FROM embedded.cursor c
+    SELECT c.owner, CASE WHEN (c.owned_origin, c.owned_generation) > (of_origin, of_generation) THEN 'stale' ELSE 'held' END
+      INTO holder, outcome FROM embedded.cursor c
      WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
-       AND (c.owned_origin, c.owned_generation) > (of_origin, of_generation)
-     ORDER BY c.first_hash LIMIT 1;
+       AND ((c.owned_origin, c.owned_generation) > (of_origin, of_generation)
+            OR c.owner <> new_owner AND c.owner = ANY (live_owners))
+     ORDER BY 2 DESC, c.first_hash LIMIT 1;  -- `stale` before `held`
     IF FOUND THEN
-        outcome := 'stale';
-        RETURN;
-    END IF;
-    SELECT c.owner INTO holder FROM embedded.cursor c
-     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
-       AND c.owner <> new_owner AND c.owner = ANY (live_owners)
-     ORDER BY c.first_hash LIMIT 1;
-    IF holder IS NOT NULL THEN
-        outcome := 'held';
         RETURN;
     END IF;
     lost := ARRAY(SELECT c.generation FROM embedded.cursor c
