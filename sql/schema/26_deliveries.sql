@@ -87,15 +87,6 @@ BEGIN
     RETURN counted;
 END $$;
 
--- Record that the incarnation that opened the bucket has ended its work there without a crash, which resets the number of openings to 1.
-CREATE FUNCTION cleave.close_bucket(
-    of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer, of_incarnation text
-) RETURNS void LANGUAGE sql AS $$
-    UPDATE cleave.bucket_opening SET openings = 1
-     WHERE topic_id = of_topic AND subscription = of_subscription AND segment_id = of_segment AND bucket_start = of_bucket
-       AND opened_by = of_incarnation
-$$;
-
 -- Record an event of the message's n-th delivery: `begun`, `failed`, or `ended`, which deletes the row. Returns false if the caller
 -- does not own the bucket. Idempotent.
 --

@@ -32,7 +32,7 @@ class Ownership:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """Parameters of the functions in sql/schema/26_deliveries.sql: all fields except `subject`."""
+        """Parameters of the statements of this module: all fields except `subject`."""
         return {
             **self.key.parameters,
             "segment_id": self.segment_id,
@@ -63,7 +63,11 @@ _OPEN = """
     SELECT cleave.open_bucket(:topic_id, :subscription, :segment_id, :bucket_start, :consumer, :incarnation, :generation,
                               CAST(:position AS bigint[]))
 """
-_CLOSE = "SELECT cleave.close_bucket(:topic_id, :subscription, :segment_id, :bucket_start, :incarnation)"
+_CLOSE = """
+    UPDATE cleave.bucket_opening SET openings = 1
+     WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = :segment_id AND bucket_start = :bucket_start
+       AND opened_by = :incarnation
+"""
 _TROUBLED = """
     SELECT position, deliveries, deaths, left(error, :longest_error) FROM cleave.message_delivery
      WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = :segment_id AND bucket_start = :bucket_start
