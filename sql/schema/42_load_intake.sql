@@ -49,7 +49,7 @@ SELECT topic_id, greatest(CASE WHEN profile = 'adaptive' THEN memory_seconds ELS
          GROUP BY t.topic_id) topics
  WHERE 'adaptive' IN (profile, candidate_profile);
 
--- Staging tables of the loader: COPY appends rows with the id of a run, and the merge function deletes them.
+-- Staging tables of the loaders, also those of bundles: COPY appends rows with the id of a run, and the merge function deletes them.
 CREATE TABLE staging.load_row (
     run_id text NOT NULL, LIKE cleave.segment_load INCLUDING DEFAULTS, seen_row_version bigint NOT NULL
 );
@@ -79,13 +79,6 @@ CREATE TABLE staging.sketch_row (
     bins       bigint[]  NOT NULL
 );
 CREATE INDEX sketch_row_run ON staging.sketch_row (run_id);
-
-CREATE FUNCTION cleave.ticks_held(rates double precision[], times bigint) RETURNS double precision[]
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(array_agg(rate ORDER BY tick, metric), '{}')
-      FROM generate_series(1, times) AS tick, unnest(rates) WITH ORDINALITY AS held (rate, metric)
-$$;
-COMMENT ON FUNCTION cleave.ticks_held(double precision[], bigint) IS 'The rates of one tick, repeated `times` times.';
 
 -- Appends the rates of a run to the load memories. The last known rates fill a gap of up to five minutes, or five ticks if these are
 -- longer. After a longer gap the memory begins again, because the load in between is unknown. A child takes over the memory of its
@@ -154,7 +147,9 @@ BEGIN
                WHEN g.tick = m.last_tick THEN m.rates[:cardinality(m.rates) - 4] || g.rates
                WHEN g.tick = m.last_tick + 1 THEN m.rates[greatest(1, cardinality(m.rates) - 175):] || g.rates
                ELSE m.rates[greatest(1, cardinality(m.rates) + 4 * least(g.tick - m.last_tick, 45) - 179)::integer:]
-                    || cleave.ticks_held(m.rates[cardinality(m.rates) - 3:], least(g.tick - m.last_tick, 45) - 1) || g.rates
+                    || ARRAY(SELECT rate FROM generate_series(2, least(g.tick - m.last_tick, 45)) AS tick,
+                                    unnest(m.rates[cardinality(m.rates) - 3:]) WITH ORDINALITY AS held (rate, metric) ORDER BY tick, metric)
+                    || g.rates
            END
       FROM tick_given g WHERE m.topic_id = g.topic_id AND m.segment_id = g.segment_id;
 

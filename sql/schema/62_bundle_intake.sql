@@ -4,7 +4,6 @@
 -- cycle every five minutes make about 0.3 GB a day. So these texts and the refusals are deleted after a few days. The rest of the
 -- row and the proposals are kept as long as other history, and no other column of a cycle ever changes.
 
--- Staging tables of the loader: COPY appends rows with the id of a run, and the merge function deletes them.
 CREATE TABLE staging.namespace_bundles_row (
     run_id           text        NOT NULL,
     cluster          text        NOT NULL,
@@ -152,20 +151,17 @@ END $$;
 -- Deletes cycles that are older than the given time and than 30 days with their proposals, except cycles with an open proposal, and
 -- old runs with their figures. Returns the number of deleted cycles.
 CREATE FUNCTION cleave.expire_bundle_history(older_than timestamptz) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    cycles bigint;
-    before timestamptz := least(older_than, clock_timestamp() - interval '30 days');
-BEGIN
-    DELETE FROM cleave.bundle_decision d
-     WHERE d.recorded_at < before
-       AND NOT EXISTS (SELECT FROM cleave.bundle_proposal p
-                        WHERE p.cycle_id = d.cycle_id AND p.state IN ('proposed', 'approved', 'applied'));
-    GET DIAGNOSTICS cycles = ROW_COUNT;
-    DELETE FROM cleave.bundle_load_run r
-     WHERE r.window_end < before AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run);
-    RETURN cycles;
-END $$;
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH kept AS (SELECT least(older_than, clock_timestamp() - interval '30 days') AS since), cycles AS (
+        DELETE FROM cleave.bundle_decision d USING kept
+         WHERE d.recorded_at < kept.since
+           AND NOT EXISTS (SELECT FROM cleave.bundle_proposal p
+                            WHERE p.cycle_id = d.cycle_id AND p.state IN ('proposed', 'approved', 'applied')) RETURNING 1)
+    , runs AS (
+        DELETE FROM cleave.bundle_load_run r USING kept
+         WHERE r.window_end < kept.since AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run))
+    SELECT count(*) FROM cycles
+$$;
 
 -- The newest cycle of each cluster keeps its texts, because people read the reasons for the lack of actions there.
 CREATE FUNCTION cleave.forget_bundle_inputs(older_than timestamptz) RETURNS bigint
