@@ -64,11 +64,8 @@ GRANT INSERT ON ALL TABLES IN SCHEMA staging TO cleave_spark_loader, cleave_cont
 GRANT EXECUTE ON FUNCTION cleave.merge_load, cleave.merge_bundle_load, cleave.merge_sketches, cleave.note_set_aside TO cleave_spark_loader;
 
 -- The embedded data plane. Applications have no right on its tables.
-GRANT SELECT, INSERT, UPDATE, DELETE ON
-    embedded.log, embedded.message, embedded.timeline, embedded.producer, embedded.dropped_log, embedded.cursor,
-    embedded.queue_reader, embedded.unsettled
-    TO cleave_controller;
-GRANT SELECT ON embedded.instance TO cleave_controller;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA embedded TO cleave_controller;
+REVOKE INSERT, UPDATE, DELETE ON embedded.instance FROM cleave_controller;
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA embedded FROM PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA embedded TO cleave_controller;
 GRANT EXECUTE ON FUNCTION
