@@ -41,8 +41,7 @@ BEGIN
           IS DISTINCT FROM (OLD.candidate_id, OLD.topic_id, OLD.override, OLD.proposed_at, OLD.proposed_by, OLD.reason) THEN
         RAISE EXCEPTION 'Rows of policy_candidate are history: only the state, evidence and outcome of a candidate in shadow may change.'
             USING ERRCODE = 'restrict_violation', CONSTRAINT = 'policy_candidate_is_history';
-    END IF;
-    IF NEW.state = 'promoted' AND NOT EXISTS (
+    ELSIF NEW.state = 'promoted' AND NOT EXISTS (
         SELECT FROM cleave.backtest_result c JOIN cleave.backtest_result l USING (run_id, topic_id)
          WHERE run_id = NEW.run_id AND topic_id = NEW.topic_id AND c.policy = 'candidate' AND l.policy = 'in-force'
         HAVING sum(c.cost) < sum(l.cost)) THEN

@@ -74,7 +74,6 @@ CREATE TABLE cleave.bundle_load (
     CONSTRAINT bundle_load_rates_valid CHECK (cleave.rates_are_valid(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out)),
     CONSTRAINT bundle_load_counts_valid CHECK (least(topic_count, producer_count, consumer_count, cache_size_bytes) >= 0)
 ) WITH (fillfactor = 80);
-CREATE INDEX bundle_load_by_broker ON cleave.bundle_load (cluster, broker);
 COMMENT ON COLUMN cleave.bundle_load.broker IS 'Broker that owns the bundle; NULL: no broker owns the bundle until the next lookup.';
 COMMENT ON CONSTRAINT bundle_load_range_valid ON cleave.bundle_load IS 'A bundle is a range of 32-bit hashes that is not empty.';
 COMMENT ON CONSTRAINT bundle_load_rates_valid ON cleave.bundle_load IS 'Rates of a bundle are finite and not negative.';
@@ -272,27 +271,22 @@ COMMENT ON INDEX cleave.bundle_proposal_one_live IS 'A bundle has one approved p
 
 -- The state of a proposal only moves forward, and a proposal is approved only if its namespace has been enabled.
 CREATE FUNCTION cleave.bundle_proposal_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE enabled text;
 BEGIN
     IF NEW.state <> OLD.state AND (OLD.state, NEW.state) NOT IN (
         ('proposed', 'approved'), ('proposed', 'refused'), ('approved', 'applied'), ('approved', 'failed'),
         ('approved', 'refused'), ('applied', 'verified'), ('applied', 'failed')) THEN
         RAISE EXCEPTION 'Proposal % is % and cannot become %.', OLD.proposal_id, OLD.state, NEW.state
             USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_goes_forward';
-    END IF;
-    IF NEW.state <> OLD.state AND NEW.state = 'approved' THEN
-        SELECT mode INTO enabled FROM cleave.namespace_bundles n
-         WHERE n.cluster = NEW.cluster AND n.namespace = NEW.namespace;
-        IF enabled IS NULL OR enabled = 'dry-run' THEN
-            RAISE EXCEPTION 'Namespace % of cluster % is in dry run; enable the namespace before proposal % is %.',
-                NEW.namespace, NEW.cluster, NEW.proposal_id, NEW.state
-                USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_needs_consent';
-        END IF;
-    END IF;
-    IF (OLD.cycle_id, OLD.ordinal, OLD.cluster, OLD.namespace, OLD.lower_bound, OLD.upper_bound, OLD.kind, OLD.broker,
-        OLD.destination, OLD.cut_points, OLD.reason, OLD.detail) IS DISTINCT FROM
-       (NEW.cycle_id, NEW.ordinal, NEW.cluster, NEW.namespace, NEW.lower_bound, NEW.upper_bound, NEW.kind, NEW.broker,
-        NEW.destination, NEW.cut_points, NEW.reason, NEW.detail) THEN
+    ELSIF NEW.state <> OLD.state AND NEW.state = 'approved' AND NOT EXISTS (
+        SELECT FROM cleave.namespace_bundles n
+         WHERE n.cluster = NEW.cluster AND n.namespace = NEW.namespace AND n.mode <> 'dry-run') THEN
+        RAISE EXCEPTION 'Namespace % of cluster % is in dry run; enable the namespace before proposal % is %.',
+            NEW.namespace, NEW.cluster, NEW.proposal_id, NEW.state
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_needs_consent';
+    ELSIF (OLD.cycle_id, OLD.ordinal, OLD.cluster, OLD.namespace, OLD.lower_bound, OLD.upper_bound, OLD.kind, OLD.broker,
+           OLD.destination, OLD.cut_points, OLD.reason, OLD.detail) IS DISTINCT FROM
+          (NEW.cycle_id, NEW.ordinal, NEW.cluster, NEW.namespace, NEW.lower_bound, NEW.upper_bound, NEW.kind, NEW.broker,
+           NEW.destination, NEW.cut_points, NEW.reason, NEW.detail) THEN
         RAISE EXCEPTION 'The action of proposal % never changes; make another proposal for another action.', OLD.proposal_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_fixed_for_life';
     END IF;

@@ -167,9 +167,8 @@ BEGIN
     IF batch_bytes IS DISTINCT FROM size OR size > 16777216 THEN
         RAISE EXCEPTION 'batch_bytes is %, and keys and payloads have % bytes; give their sum, at most 16777216', batch_bytes, size
             USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF metadata IS NOT NULL AND (cardinality(metadata) = cardinality(payloads) AND array_ndims(metadata) = 1
-                                 AND octet_length(array_send(metadata)) <= 16777216) IS NOT TRUE THEN
+    ELSIF metadata IS NOT NULL AND (cardinality(metadata) = cardinality(payloads) AND array_ndims(metadata) = 1
+                                    AND octet_length(array_send(metadata)) <= 16777216) IS NOT TRUE THEN
         RAISE EXCEPTION 'metadata of % messages for % payloads; give one of each, at most 16777216 bytes', cardinality(metadata),
             cardinality(payloads) USING ERRCODE = 'invalid_parameter_value';
     END IF;
