@@ -33,9 +33,7 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id
                WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id)) AS drained) done
  CROSS JOIN LATERAL (
        WITH RECURSIVE ancestor AS (
-           SELECT a.segment_id, a.sealed_epoch
-             FROM cleave.segment_parent p JOIN cleave.segment a ON a.topic_id = p.topic_id AND a.segment_id = p.parent_id
-            WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id AND a.pruned_epoch IS NULL
+           SELECT s.segment_id, NULL::bigint AS sealed_epoch  -- without an epoch, the segment itself is not in the result
            UNION
            SELECT a.segment_id, a.sealed_epoch
              FROM ancestor b

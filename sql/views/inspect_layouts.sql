@@ -81,13 +81,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     )
     SELECT s.segment_id, r.depth,
            CASE sign(r.depth) WHEN -1 THEN 'ancestor' WHEN 1 THEN 'descendant' ELSE 'itself' END,
-           inspect.hash_range_text(s.range_start, s.range_end), s.state,
-           ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
-                  WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal),
-           s.created_epoch, s.created_at, s.sealed_epoch, s.sealed_at, s.pruned_at,
+           s.hash_range, s.state, s.parents, s.created_epoch, s.created_at, s.sealed_epoch, s.sealed_at, s.pruned_at,
            c.kind, c.operation_id, c.origin, c.actor, c.reason
       FROM relative r
-      JOIN cleave.segment s USING (topic_id, segment_id)
+      JOIN inspect.segments s USING (topic_id, segment_id)
       LEFT JOIN cleave.layout_change c ON c.topic_id = s.topic_id AND c.epoch = s.created_epoch
      ORDER BY r.depth, s.range_start, s.segment_id
 $$;
@@ -100,13 +97,10 @@ RETURNS TABLE (
     epoch bigint, segment_id bigint, hash_range text, state text, range_start integer, range_end integer,
     buckets integer, parents bigint[], created_epoch bigint, sealed_epoch bigint, backing_topic text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT at_epoch, s.segment_id, inspect.hash_range_text(s.range_start, s.range_end),
-           CASE WHEN s.sealed_epoch <= at_epoch THEN 'SEALED' ELSE 'ACTIVE' END,
-           s.range_start, s.range_end, cardinality(s.bucket_splits) + 1,
-           ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
-                  WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal),
-           s.created_epoch, CASE WHEN s.sealed_epoch <= at_epoch THEN s.sealed_epoch END, s.backing_topic
-      FROM cleave.segment s
+    SELECT at_epoch, s.segment_id, s.hash_range, CASE WHEN s.sealed_epoch <= at_epoch THEN 'SEALED' ELSE 'ACTIVE' END,
+           s.range_start, s.range_end, s.buckets, s.parents, s.created_epoch,
+           CASE WHEN s.sealed_epoch <= at_epoch THEN s.sealed_epoch END, s.backing_topic
+      FROM inspect.segments s
      WHERE s.topic_id = of_topic_id AND s.created_epoch <= at_epoch
        AND (s.pruned_epoch IS NULL OR s.pruned_epoch > at_epoch)
      ORDER BY s.range_start, s.segment_id

@@ -2,9 +2,7 @@
 
 CREATE VIEW inspect.operations AS
 SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
-       o.finished_at IS NULL AS live, o.origin, o.actor, o.reason, o.decision_id,
-       ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
-              WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parents,
+       o.finished_at IS NULL AS live, o.origin, o.actor, o.reason, o.decision_id, sealed.parents,
        ARRAY(SELECT c.segment_id FROM cleave.operation_child c WHERE c.operation_id = o.operation_id ORDER BY c.ordinal) AS children,
        (SELECT coalesce(jsonb_agg(jsonb_build_object('segment_id', c.segment_id, 'hash_range',
                inspect.hash_range_text(c.range_start, c.range_end), 'buckets', cardinality(c.bucket_splits) + 1,
@@ -19,7 +17,9 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
   JOIN cleave.topic t USING (topic_id)
  CROSS JOIN LATERAL (
        SELECT CASE WHEN o.state IN ('fencing', 'fenced') THEN clock_timestamp() - coalesce(o.fenced_at, o.intended_at) END AS lasts) fence
- CROSS JOIN LATERAL (SELECT count(*) AS segments FROM cleave.operation_parent p WHERE p.operation_id = o.operation_id) sealed
+ CROSS JOIN LATERAL (
+       SELECT coalesce(array_agg(p.segment_id ORDER BY p.ordinal), '{}') AS parents, count(*) AS segments
+         FROM cleave.operation_parent p WHERE p.operation_id = o.operation_id) sealed
  CROSS JOIN LATERAL (
        SELECT o.finished_at IS NULL AND fence.lasts IS NULL
               AND coalesce(o.claim_expires_at, greatest(o.not_before, o.intended_at)) < clock_timestamp() - interval '60 seconds'
