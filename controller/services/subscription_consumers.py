@@ -139,7 +139,7 @@ def set_sharing(
     closed_logs = _closed_gates(store, planes, topic_row, row)
     with store.transaction() as tx:
         live_topic = topics.lock_live_topic(tx, topic_row.topic_id)
-        locked_row = subscriptions.lock_readers(tx, topic_row.topic_id, subscription)
+        locked_row = subscriptions.get_subscription(tx, topic_row.topic_id, subscription, lock=True)
         _demand_unused(tx, live_topic, locked_row)
         if consumers is SubscriptionConsumers.STOCK and not _has_closed_gates(tx, locked_row, closed_logs):
             _demand_drained(tx, live_topic, locked_row)

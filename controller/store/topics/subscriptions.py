@@ -76,11 +76,7 @@ def as_of(generation: int, origin: int) -> str:
 
 _OF_TOPIC = """
     SELECT topic_id, name, kind, state, created_epoch, created_at, generation, origin, consumers
-      FROM cleave.subscription WHERE topic_id = :topic_id ORDER BY name
-"""
-_ONE = """
-    SELECT topic_id, name, kind, state, created_epoch, created_at, generation, origin, consumers
-      FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name
+      FROM cleave.subscription WHERE topic_id = :topic_id
 """
 
 
@@ -101,7 +97,6 @@ _REACH_BACK = """
 """
 
 
-_LOCK_READERS = "SELECT FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name FOR UPDATE"
 _SET_SHARING = """
     UPDATE cleave.subscription
        SET parents_block = coalesce(:parents_block, parents_block), drain_consumers = coalesce(:drain_consumers, drain_consumers),
@@ -170,22 +165,17 @@ def set_sharing(
     )
 
 
-def lock_readers(tx: Connection, topic_id: int, name: str) -> SubscriptionRow:
-    """Lock the row of the subscription and return it. No consumer can register with the subscription until the transaction ends. Raises
-    SubscriptionNotFound.
-    """
-    tx.execute(text(_LOCK_READERS), {"topic_id": topic_id, "name": name})
-    return get_subscription(tx, topic_id, name)
-
-
 def list_subscriptions(tx: Connection, topic_id: int) -> list[SubscriptionRow]:
     """Return the subscriptions of a topic by name, including those being deleted."""
-    return [_subscription(row) for row in tx.execute(text(_OF_TOPIC), {"topic_id": topic_id})]
+    return [_subscription(row) for row in tx.execute(text(_OF_TOPIC + " ORDER BY name"), {"topic_id": topic_id})]
 
 
-def get_subscription(tx: Connection, topic_id: int, name: str) -> SubscriptionRow:
-    """Return a subscription of a topic, live or being deleted. Raises SubscriptionNotFound, also for an unknown topic."""
-    row = tx.execute(text(_ONE), {"topic_id": topic_id, "name": name}).one_or_none()
+def get_subscription(tx: Connection, topic_id: int, name: str, *, lock: bool = False) -> SubscriptionRow:
+    """Return a subscription of a topic, live or being deleted. With `lock`, no consumer can register with the subscription until the
+    transaction ends. Raises SubscriptionNotFound, also for an unknown topic.
+    """
+    statement = text(_OF_TOPIC + " AND name = :name" + (" FOR UPDATE" if lock else ""))
+    row = tx.execute(statement, {"topic_id": topic_id, "name": name}).one_or_none()
     if row is None:
         raise missing(tx, topic_id, name)
     return _subscription(row)
