@@ -59,14 +59,16 @@ _RECORD = text("""
 _STATE = text(
     "SELECT cluster, state, cycle_id, row_version FROM cleave.bundle_state WHERE cluster = :cluster"
 )
+# Version 0 is that of a state that is not stored, so only then a row may be inserted.
 _SET_STATE = text("""
-    INSERT INTO cleave.bundle_state AS s (cluster, state, cycle_id) VALUES (:cluster, :state, :cycle_id)
+    INSERT INTO cleave.bundle_state AS s (cluster, state, cycle_id)
+    SELECT :cluster, :state, :cycle_id
+     WHERE :seen = 0 OR EXISTS (SELECT FROM cleave.bundle_state WHERE cluster = :cluster)
     ON CONFLICT (cluster) DO UPDATE
        SET state = excluded.state, cycle_id = excluded.cycle_id, row_version = s.row_version + 1,
            updated_at = clock_timestamp()
      WHERE s.row_version = :seen
 """)
-_NOT_THERE = text("SELECT NOT EXISTS (SELECT FROM cleave.bundle_state WHERE cluster = :cluster)")
 
 
 def get_state(tx: Connection, cluster: str) -> StateRow:
@@ -137,10 +139,11 @@ def expire(tx: Connection, older_than: datetime) -> int:
     """Delete cycles, with their proposals, that were recorded before `older_than`, except cycles with open proposals, and aggregation
     runs of earlier windows, except the newest. The last 30 days are always kept. Return the number of deleted cycles.
     """
-    removed: int = tx.execute(
-        text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}
-    ).scalar_one()
-    return removed
+    return int(
+        tx.execute(
+            text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}
+        ).scalar_one()
+    )
 
 
 def forget_inputs(tx: Connection, older_than: datetime) -> int:
@@ -149,10 +152,11 @@ def forget_inputs(tx: Connection, older_than: datetime) -> int:
 
     A cycle without inputs cannot be replayed. The cycle and its proposals are kept.
     """
-    forgotten: int = tx.execute(
-        text("SELECT cleave.forget_bundle_inputs(:older_than)"), {"older_than": older_than}
-    ).scalar_one()
-    return forgotten
+    return int(
+        tx.execute(
+            text("SELECT cleave.forget_bundle_inputs(:older_than)"), {"older_than": older_than}
+        ).scalar_one()
+    )
 
 
 def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, row_version: int) -> None:
@@ -160,8 +164,7 @@ def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, row_vers
     stored state.
     """
     values = {"cluster": cluster, "state": state, "cycle_id": cycle_id, "seen": row_version}
-    missing = tx.execute(_NOT_THERE, {"cluster": cluster}).scalar_one()
-    if missing != (row_version == 0) or tx.execute(_SET_STATE, values).rowcount != 1:
+    if tx.execute(_SET_STATE, values).rowcount != 1:
         raise LostRace(
             f"another cycle of cluster {cluster} has just ended; begin again with its state",
             what="bundle-cycle",

@@ -232,16 +232,14 @@ def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProp
     tx.execute(_ADD, {"cycle_id": cycle_id, "cluster": cluster, "actor": actor, **columns})
 
 
-def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
-    """Refuse proposals of the cluster that are in the state proposed and of another cycle than `cycle_id`, and end their approvals. Return
-    the number of refused proposals.
+def supersede(tx: Connection, cluster: str, cycle_id: int) -> None:
+    """Refuse proposals of the cluster that are in the state proposed and of another cycle than `cycle_id`, and end their approvals.
 
     In a namespace with mode approval, a proposal is refused only if it is stale (proposed longer than STALE_AFTER_SECONDS ago) or if cycle
     `cycle_id` has a proposal, of any kind, for a bundle with the same lower bound.
     """
     ids = tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).scalars().all()
     approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, f"cycle {cycle_id} decided again")
-    return len(ids)
 
 
 def expire_approved(tx: Connection, cluster: str) -> int:
@@ -351,8 +349,7 @@ def count_begun(tx: Connection, cluster: str, cycle_id: int, kind: ProposalKind)
     outcome. Approved proposals without a running claim do not count: they can be attempted again.
     """
     values = {"cluster": cluster, "cycle_id": cycle_id, "kind": kind.value}
-    count: int = tx.execute(_COUNT_BEGUN, values).scalar_one()
-    return count
+    return int(tx.execute(_COUNT_BEGUN, values).scalar_one())
 
 
 def move(
