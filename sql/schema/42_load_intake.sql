@@ -219,11 +219,9 @@ END $$;
 
 -- Adds the key counts of a run, whose rates are merged, to the key histograms of their segments. Skips counts whose number of bins does
 -- not fit the range of the segment.
-CREATE FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) RETURNS bigint
+CREATE FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    given staging.sketch_row;
-    kept  bigint := 0;
+DECLARE given staging.sketch_row;
 BEGIN
     FOR given IN
         SELECT g.* FROM staging.sketch_row g
@@ -236,10 +234,8 @@ BEGIN
         INSERT INTO cleave.segment_producers AS p (topic_id, segment_id, counting, counted_at)
         VALUES (given.topic_id, given.segment_id, given.producers, clock_timestamp())
             ON CONFLICT (topic_id, segment_id) DO UPDATE SET counting = excluded.counting, counted_at = excluded.counted_at;
-        kept := kept + 1;
     END LOOP;
     DELETE FROM staging.sketch_row r WHERE r.run_id = run;
-    RETURN kept;
 END $$;
 
 -- Deletes load of segments that were sealed more than an hour ago. Collectors watch a sealed segment for ten minutes only. The load of a

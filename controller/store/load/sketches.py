@@ -151,12 +151,9 @@ def write(tx: Connection, sketches: Sequence[Sketch], *, fresh_seconds: float) -
     tx.execute(_FORGET, {"kept": max(KEPT_SECONDS, fresh_seconds)})
 
 
-def merge(tx: Connection, run_id: str, *, fresh_seconds: float) -> int:
+def merge(tx: Connection, run_id: str, *, fresh_seconds: float) -> None:
     """Add the staged key counts of an aggregation run to the key histograms, for a loader, and store the numbers of
-    producers that count. Return the number of updated segments. Skips segments that are not ACTIVE, counts without a
-    message, and counts whose number of bins does not fit the range of the segment.
+    producers that count. Skips segments that are not ACTIVE, counts without a message, and counts whose number of bins
+    does not fit the range of the segment.
     """
-    segments: int = tx.execute(
-        _MERGE, {"run_id": run_id, "fresh_for": fresh_seconds, "half_life": HALF_LIFE_SECONDS}
-    ).scalar_one()
-    return segments
+    tx.execute(_MERGE, {"run_id": run_id, "fresh_for": fresh_seconds, "half_life": HALF_LIFE_SECONDS})
