@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
 from itertools import groupby
 from typing import Any, TypedDict
 
@@ -277,7 +276,7 @@ def load_evaluation_inputs(
     in_flight = _grouped(tx, {**parameters, **_RESHAPES}, _IN_FLIGHT)
     kept_parameters: dict[str, object] = {"topic_ids": [row.topic_id for row in topics if row.keeps]}
     kept = _grouped(tx, kept_parameters, _KEPT)
-    policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
+    policies = {row.topic_id: read_policy(row.cluster, row.namespace, row.topic) for row in topics}
     policies |= instead or {}
     adaptive_parameters: dict[str, object] = {
         "topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]
@@ -410,14 +409,6 @@ def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepar
     for row in statement.execute(tx, parameters) if parameters["topic_ids"] else ():
         rows[row.topic_id].append(row)
     return rows
-
-
-@lru_cache(maxsize=4096)
-def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScalePolicy:
-    """Return the policy that results from the stored documents of the three levels, not validated; an `UnreadablePolicy` if a document is
-    not readable. The cache serves the topics of a namespace, most of which have the same documents.
-    """
-    return read_policy(cluster, namespace, topic)
 
 
 def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:

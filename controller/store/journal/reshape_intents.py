@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -462,17 +461,9 @@ def _view(row: Row[Any]) -> TopicView:
         row_version=row.row_version,
         input_version=row.input_version,
         layout=layout,
-        cluster_policy=_policy(row.cluster_policy),
+        cluster_policy=read_policy(row.cluster_policy or "{}"),
         backing_topics={segment[0]: segment[-1] for segment in segments},
         busy=dict(row.busy or ()),
         first_id=row.first_id,
         why_not=row.why_not,
     )
-
-
-@lru_cache(maxsize=64)
-def _policy(document: str | None) -> AutoScalePolicy:
-    """Return the cluster policy of a stored document; the defaults for None, an `UnreadablePolicy` if the document is not readable.
-    Caches the last 64 documents.
-    """
-    return read_policy(document or "{}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
@@ -158,9 +159,10 @@ def stored_version(
     return ({}, 0) if row is None else (dict(row.policy), row.row_version)
 
 
+@lru_cache(maxsize=4096)
 def read_policy(cluster: str, namespace: str | None = None, topic: str | None = None) -> AutoScalePolicy:
     """Return the policy in force that results from the stored documents of the three levels, which are JSON texts (None: the level sets
-    nothing). Does not validate the policy. Never raises.
+    nothing). Does not validate the policy. Never raises. The cache serves the topics of a namespace, most of which have the same documents.
 
     If a document is not readable (a newer version or a manual update wrote it), the result is an `UnreadablePolicy` with the level and
     the error. So no action follows a policy that is only partly understood, and other topics are not affected.
