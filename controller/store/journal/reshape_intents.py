@@ -268,15 +268,12 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
     try:
         with tx.begin_nested():
             written = write(tx, [draft]).get(draft.view.topic_id)
-    except IntegrityError:
+        if written is None:
+            raise LostRace(f"topic {draft.view.name} changed meanwhile; read it again", 0.0, what="intent")
+    except (IntegrityError, LostRace):
         first = _first_of_key(tx, draft)
         if first is None:
             raise
-        return first
-    if written is None:
-        first = _first_of_key(tx, draft)
-        if first is None:
-            raise LostRace(f"topic {draft.view.name} changed meanwhile; read it again", 0.0, what="intent")
         return first
     return Intent(written, repeated=False)
 
