@@ -15,20 +15,16 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound, TopicNotFound
 from controller.domain.layout import SegmentLayout
 from controller.domain.policy import PARAMETERS, AutoScalePolicy
-from controller.store.topics.layouts import layout_of
+from controller.store.topics.layouts import SEGMENT_COLUMNS, layout_of
 
-_COLUMNS = """
-    s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
-    s.created_at, s.sealed_at, s.legacy_topic_name, s.parents AS parent_ids
-"""
 _NOW = text(f"""
-    SELECT t.epoch, t.next_segment_id, {_COLUMNS}
+    SELECT t.epoch, t.next_segment_id, {SEGMENT_COLUMNS}, s.parents AS parent_ids
       FROM inspect.topics t
       LEFT JOIN inspect.segments s ON s.topic_id = t.topic_id AND s.pruned_epoch IS NULL
      WHERE t.topic_id = :topic_id
 """)  # noqa: S608 - constants only, as below
 _THEN = f"""
-    SELECT c.epoch, {_COLUMNS},
+    SELECT c.epoch, {SEGMENT_COLUMNS}, s.parents AS parent_ids,
            (SELECT max(m.segment_id) + 1 FROM inspect.segments m
              WHERE m.topic_id = c.topic_id AND m.created_epoch <= c.epoch) AS next_segment_id
       FROM (SELECT topic_id, epoch FROM inspect.layout_changes WHERE topic_id = :topic_id AND {{moment}}

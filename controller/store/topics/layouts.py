@@ -19,14 +19,14 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
 from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
 
-_SEGMENT_COLUMNS = """
-    s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
-    s.created_at, s.sealed_at, s.legacy_topic_name,
-    ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
-           WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal, p.parent_id) AS parent_ids
-"""
+SEGMENT_COLUMNS = """s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
+       s.created_at, s.sealed_at, s.legacy_topic_name"""
+"""Columns of segment `s` that `layout_of` reads, together with `parent_ids`."""
+PARENT_IDS = """ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
+              WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal, p.parent_id)"""
+"""The column `parent_ids` of segment `s`."""
 _NOW = f"""
-    SELECT t.topic_id, t.epoch, t.next_segment_id, {_SEGMENT_COLUMNS}
+    SELECT t.topic_id, t.epoch, t.next_segment_id, {SEGMENT_COLUMNS}, {PARENT_IDS} AS parent_ids
       FROM cleave.topic t
       LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.pruned_epoch IS NULL
      WHERE t.topic_id = ANY (:topic_ids)

@@ -14,25 +14,19 @@ from sqlalchemy import Connection, Row, text
 
 from controller.domain.errors import TopicNotFound, TopicNotLive
 from controller.domain.layout import SegmentLayout
-from controller.store.topics.layouts import layout_of
+from controller.store.topics.layouts import PARENT_IDS, SEGMENT_COLUMNS, layout_of
 
-_PUBLISHED = """
-    SELECT t.topic_id, t.name, t.state, t.data_plane, t.epoch, t.next_segment_id,
-           s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
-           s.created_at, s.sealed_at, s.legacy_topic_name, s.backing_topic, {parents} AS parent_ids
-      FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND {segments}
-     WHERE {which} AND t.state <> 'deleted'
-"""
+_PUBLISHED = f"""
+    SELECT t.topic_id, t.name, t.state, t.data_plane, t.epoch, t.next_segment_id, {SEGMENT_COLUMNS}, s.backing_topic,
+           {{parents}} AS parent_ids
+      FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND {{segments}}
+     WHERE {{which}} AND t.state <> 'deleted'
+"""  # noqa: S608 - constants only
 _ACTIVE = {"segments": "s.state = 'ACTIVE'", "parents": "CAST('{}' AS bigint[])"}
 _BY_NAME = text(_PUBLISHED.format(which="t.name = :name", **_ACTIVE))
 _BY_ID = text(_PUBLISHED.format(which="t.topic_id = :topic_id", **_ACTIVE))
 _WHOLE = text(
-    _PUBLISHED.format(
-        which="t.name = :name",
-        segments="s.pruned_epoch IS NULL",
-        parents="""ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
-           WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal, p.parent_id)""",
-    )
+    _PUBLISHED.format(which="t.name = :name", segments="s.pruned_epoch IS NULL", parents=PARENT_IDS)
 )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, text
 
 from controller.domain.layout import SegmentLayout
 from controller.store.topics import subscriptions
-from controller.store.topics.layouts import layout_of
+from controller.store.topics.layouts import PARENT_IDS, SEGMENT_COLUMNS, layout_of
 
 # A segment that was sealed before the subscription existed has no cursor of the subscription, so there is nothing to read. The
 # descendants of an undrained segment wait for it, even drained ones (a seek may have moved back). Each is looked up by its key.
@@ -34,16 +34,13 @@ WITH RECURSIVE own AS MATERIALIZED (
          WHERE l.topic_id = :topic_id AND l.parent_id = r.segment_id)) AS heir (segment_id)
 )
 """
-_COLUMNS = """
+_COLUMNS = f"""
 SELECT u.epoch, u.next_segment_id, u.parents_block, u.drain_consumers,
        s.state = 'SEALED' AND (s.sealed_epoch <= u.created_epoch OR EXISTS (
            SELECT FROM cleave.segment_drain d
             WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id)) AS is_drained,
-       s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
-       s.created_at, s.sealed_at, s.legacy_topic_name, s.backing_topic,
-       ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
-              WHERE l.topic_id = u.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal, l.parent_id) AS parent_ids
-"""
+       {SEGMENT_COLUMNS}, s.backing_topic, {PARENT_IDS} AS parent_ids
+"""  # noqa: S608 - constants only
 _TO_READ = f"""
 {_UNREAD}
 {_COLUMNS}
