@@ -250,8 +250,7 @@ def results_of(tx: Connection, run_id: int) -> tuple[list[BacktestResult], str]:
     The caller has checked that the run exists and is done. For a run that is not done, the list is empty and the name
     has no meaning.
     """
-    rows = tx.execute(_RESULTS_OF, {"run_id": run_id})
-    results = [BacktestResult(**row._mapping) for row in rows]
+    results = [BacktestResult(**row._mapping) for row in tx.execute(_RESULTS_OF, {"run_id": run_id})]
     return results, str(tx.execute(_ENGINE, {"run_id": run_id}).scalar_one())
 
 

@@ -163,26 +163,25 @@ def announce(
 
 def read(tx: Connection, name: str) -> Lease | None:
     """Return the lease as its row stands, in force or expired. None if no process ever took the lease."""
-    row = tx.execute(
+    return _lease(
+        tx,
         text("SELECT name, holder, term, expires_at, incarnation FROM cleave.lease WHERE name = :name"),
-        {"name": name},
-    ).one_or_none()
-    return None if row is None else Lease(*row)
+        name=name,
+    )
 
 
 def address_of_holder(tx: Connection, name: str) -> str | None:
     """Return the web address of the worker that holds the lease. None if no worker holds the lease, if the lease
     `worker/<id>` of the holder has expired, or if the holder serves no HTTP.
     """
-    result = tx.execute(
+    address: str | None = tx.execute(
         text("""
             SELECT w.address FROM cleave.lease l
               JOIN cleave.lease w ON w.name = 'worker/' || l.holder AND w.expires_at > clock_timestamp()
              WHERE l.name = :name AND l.expires_at > clock_timestamp()
         """),
         {"name": name},
-    )
-    address: str | None = result.scalar_one_or_none()
+    ).scalar_one_or_none()
     return address
 
 

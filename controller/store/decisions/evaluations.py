@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
 
 from sqlalchemy import Connection, text
 
@@ -205,8 +204,8 @@ def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = No
     None if no topic becomes due without a changed input. A paused topic, with a changed input or due by time, is due at the end of its
     pause at the earliest.
     """
-    due = _NEXT_DUE.execute(tx, {**filter_of(shards), **_of_lanes(lanes)}).scalar_one()
-    return cast(datetime | None, due)
+    due: datetime | None = _NEXT_DUE.execute(tx, {**filter_of(shards), **_of_lanes(lanes)}).scalar_one()
+    return due
 
 
 def _of_lanes(lanes: Collection[Lane]) -> dict[str, object]:

@@ -164,8 +164,7 @@ def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
     from now, and a seek waits at most `LONGEST_OPENING_SECONDS` for a call that opens a gate.
     """
     delay = {"longest_delay_seconds": LONGEST_DELAY_SECONDS}
-    rows = tx.execute(_VERIFY, {"topic_ids": sorted(topic_ids), **delay})
-    verified_ids = [row.topic_id for row in rows]
+    verified_ids = list(tx.execute(_VERIFY, {"topic_ids": sorted(topic_ids), **delay}).scalars())
     verified = {"topic_ids": verified_ids}
     tx.execute(_LIMIT_CLAIMS, verified)
     tx.execute(_LIMIT_WAITS, verified | delay | {"longest_opening_seconds": LONGEST_OPENING_SECONDS})
