@@ -8,7 +8,6 @@ row of the approval is locked. `domain.approval_states` defines the states, and 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -28,6 +27,7 @@ from controller.domain.approval_states import (
 from controller.domain.decision import Decision, kind_of, parts_of, sealed_by, size_of
 from controller.domain.errors import NotFound
 from controller.store.postgres.prepared_statements import Prepared
+from controller.store.postgres.rows_by_topic import rows_by_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +179,14 @@ def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Ap
     The kind and the sealed segments identify an action. The approvals of a topic are sorted by kind and sealed
     segments. A topic without such an approval is absent.
     """
-    approvals_by_topic: dict[int, list[Approval]] = defaultdict(list)
-    for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):
-        approvals_by_topic[row.topic_id].append(
+    rows = rows_by_topic(_LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}))
+    return {
+        topic_id: tuple(
             Approval(row.kind, tuple(row.segment_ids), row.parts, ApprovalState(row.state), row.answered_at)
+            for row in topic_rows
         )
-    return {topic_id: tuple(approvals) for topic_id, approvals in approvals_by_topic.items()}
+        for topic_id, topic_rows in rows.items()
+    }
 
 
 def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:

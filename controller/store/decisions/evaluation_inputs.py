@@ -8,7 +8,6 @@ row the caller has locked (see `evaluations.lock_due`).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,6 +32,7 @@ from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 from controller.store import approvals
 from controller.store.postgres.prepared_statements import Prepared
+from controller.store.postgres.rows_by_topic import RowsByTopic, rows_by_topic
 from controller.store.topics.held_topics import MAY_ACT
 from controller.store.topics.layouts import load_layouts
 from controller.store.topics.policies import read_policy
@@ -395,20 +395,13 @@ def _with(capabilities: Capabilities, consumers: Iterable[Row[Any]]) -> Capabili
     return capabilities
 
 
-Rows = defaultdict[int, list[Row[Any]]]
-
-
-def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
+def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> RowsByTopic:
     """Execute the statement, and return its rows by topic id, in the order of the statement. The statement must
     return a column `topic_id`, and `parameters` must contain `topic_ids`.
 
-    In the result, a topic id without rows has an empty list. If `topic_ids` is empty, the statement is not executed,
-    and the result has no rows.
+    If `topic_ids` is empty, the statement is not executed, and the result has no rows.
     """
-    rows: Rows = defaultdict(list)
-    for row in statement.execute(tx, parameters) if parameters["topic_ids"] else ():
-        rows[row.topic_id].append(row)
-    return rows
+    return rows_by_topic(statement.execute(tx, parameters) if parameters["topic_ids"] else ())
 
 
 def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:
@@ -442,7 +435,12 @@ _NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None, cluster_
 
 
 def _clients(
-    row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
+    row: Row[Any],
+    policy: AutoScalePolicy,
+    segments: RowsByTopic,
+    consumers: RowsByTopic,
+    queues: RowsByTopic,
+    producers: RowsByTopic,
 ) -> _Clients:
     """Return the figures about the connected clients of the topic of `row`, a row of `_TOPICS`. The other rows are by
     topic id.

@@ -8,16 +8,16 @@ unmanaged.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy import Connection, Row, text
 
 from controller.domain.log_origin import LogOrigin, Ownership
 from controller.domain.operation import OperationState
 from controller.domain.segment import SegmentState
+from controller.store.postgres.rows_by_topic import rows_by_topic
 from controller.store.shards import Shards, filter_of
 
 
@@ -237,10 +237,10 @@ def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, 
     """
     parameters = {"topic_ids": list(topic_ids)}
     topics = tx.execute(_TOPICS, parameters).all()
-    subscriptions = _grouped(tx, _SUBSCRIPTIONS, parameters)
-    logs = _grouped(tx, _LOGS, parameters)
-    reserved = _grouped(tx, _RESERVED, parameters)
-    pending_deletions = _grouped(tx, _PENDING_DELETIONS, parameters)
+    subscriptions = rows_by_topic(tx.execute(_SUBSCRIPTIONS, parameters))
+    logs = rows_by_topic(tx.execute(_LOGS, parameters))
+    reserved = rows_by_topic(tx.execute(_RESERVED, parameters))
+    pending_deletions = rows_by_topic(tx.execute(_PENDING_DELETIONS, parameters))
     return {
         row.topic_id: _expected_logs(
             row,
@@ -251,18 +251,6 @@ def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, 
         )
         for row in topics
     }
-
-
-def _grouped(
-    tx: Connection, statement: TextClause, parameters: Mapping[str, object]
-) -> defaultdict[int, list[Row[Any]]]:
-    """Return the rows of the statement, which has a column `topic_id`, by topic id and in the order of the statement. A topic without rows
-    has an empty list.
-    """
-    rows: defaultdict[int, list[Row[Any]]] = defaultdict(list)
-    for row in tx.execute(statement, parameters):
-        rows[row.topic_id].append(row)
-    return rows
 
 
 def _expected_logs(

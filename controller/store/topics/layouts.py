@@ -17,6 +17,7 @@ from controller.domain.errors import TopicNotFound
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
+from controller.store.postgres.rows_by_topic import rows_by_topic
 from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
 
 SEGMENT_COLUMNS = """s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
@@ -49,10 +50,8 @@ def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, Segmen
     and the sealed segments that are not pruned. A topic that is being created, and a deleted topic, have a layout
     without segments. An id without a topic is absent. No row is locked.
     """
-    rows_by_topic: dict[int, list[Row[Any]]] = {}
-    for row in tx.execute(text(_NOW), {"topic_ids": list(topic_ids)}):
-        rows_by_topic.setdefault(row.topic_id, []).append(row)
-    return {topic_id: layout_of(rows) for topic_id, rows in rows_by_topic.items()}
+    rows = tx.execute(text(_NOW), {"topic_ids": list(topic_ids)})
+    return {topic_id: layout_of(topic_rows) for topic_id, topic_rows in rows_by_topic(rows).items()}
 
 
 def insert_segments(
