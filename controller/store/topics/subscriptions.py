@@ -167,7 +167,9 @@ def set_sharing(
 
 def list_subscriptions(tx: Connection, topic_id: int) -> list[SubscriptionRow]:
     """Return the subscriptions of a topic by name, including those being deleted."""
-    return [_subscription(row) for row in tx.execute(text(_OF_TOPIC + " ORDER BY name"), {"topic_id": topic_id})]
+    return [
+        _subscription(row) for row in tx.execute(text(_OF_TOPIC + " ORDER BY name"), {"topic_id": topic_id})
+    ]
 
 
 def get_subscription(tx: Connection, topic_id: int, name: str, *, lock: bool = False) -> SubscriptionRow:
