@@ -260,12 +260,6 @@ class _TopicView:
     """Subscriptions that standard consumers read. Only the gate keeper marks segments as drained for them."""
     reports: Mapping[str, LogReport]
 
-    def unmarked(self, log: BackingLog) -> list[str]:
-        """Return the recorded subscriptions for which the segment is not marked as drained."""
-        return [
-            name for name in self.metadata.expected_on(log) if log.segment_id not in self.drained_ids[name]
-        ]
-
     def reason_to_keep(self, log: BackingLog) -> str:
         """Return the reason to keep the segment of `log`, as a clause for messages; empty if the segment may be
         pruned. It may be pruned if no subscription has unread messages in its log, and each subscription has a
@@ -332,7 +326,7 @@ def _confirm(
     logs = [view.logs[segment_id] for segment_id in sorted(chosen)]
     with store.transaction() as tx:
         for log in logs:
-            for name in view.unmarked(log):
+            for name in view.metadata.expected_on(log):
                 drains.mark_drained(tx, topic.topic_id, name, [log.segment_id])
     confirmed: list[int] = []
     reason = ""
@@ -362,7 +356,7 @@ def _remove_marks(store: Store, topic: ExpiredTopic, view: _TopicView, logs: Seq
     if logs:
         with store.transaction() as tx:
             for log in logs:
-                for name in view.unmarked(log):
+                for name in view.metadata.expected_on(log):
                     drains.undrain(tx, topic.topic_id, name, [log.segment_id])
 
 

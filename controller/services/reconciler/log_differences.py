@@ -160,8 +160,8 @@ def _differences(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> l
     if its metadata was the same before and after the log was described, and no operation is working on it.
 
     A log whose state differs from the state of its segment has one finding. Otherwise, a sealed segment has findings
-    about recorded drains that are wrong, but only if the topic is unverified; an active segment has findings about
-    its cursors, but only if no subscription of the topic was changing.
+    about recorded drains that are wrong, but only if the topic is unverified; and any segment has findings about its
+    cursors, but only if no subscription of the topic was changing.
     """
     if metadata.topic_state != "live":
         return []
@@ -174,10 +174,11 @@ def _differences(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> l
         kind = _kind_of_difference(log, plane_view.state(log))
         if kind is not None:
             findings.append(replace(finding, kind=kind))
-        elif log.state is SegmentState.SEALED:
-            findings += [] if metadata.is_verified else _unread_again(finding, log, plane_view)
-        elif not (metadata.changes_subscriptions or plane_view.metadata.changes_subscriptions):
-            findings += _cursor_differences(finding, plane_view, metadata)
+            continue
+        if log.state is SegmentState.SEALED and not metadata.is_verified:
+            findings += _unread_again(finding, log, plane_view)
+        if not (metadata.changes_subscriptions or plane_view.metadata.changes_subscriptions):
+            findings += _cursor_differences(finding, log, plane_view, metadata)
     return findings
 
 
@@ -204,27 +205,25 @@ def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
     }.get((log.state, state))
 
 
-def _cursor_differences(log_finding: Finding, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
-    """Return a CURSOR_MISSING finding for each subscription that was live both before and after the log was described
-    and has no cursor on the log. Return a CURSOR_UNRECORDED finding for each cursor whose subscription was live
-    neither before nor after, and is not being deleted. Empty if the log is not open or was not described.
-    `log_finding` gives the topic, log and segment of the findings.
+def _cursor_differences(
+    log_finding: Finding, log: BackingLog, plane_view: PlaneView, metadata: ExpectedLogs
+) -> list[Finding]:
+    """Return a CURSOR_MISSING finding for each subscription that was live both before and after the log was described,
+    has to read the segment, and has no cursor on the log. For an active segment, also return a CURSOR_UNRECORDED
+    finding for each cursor whose subscription was live neither before nor after, and is not being deleted. Empty for a
+    missing log. `log_finding` gives the topic, log and segment of the findings.
     """
-    report = plane_view.reports.get(log_finding.backing_topic)
-    if report is None or report.state is not LogState.OPEN:
-        return []  # The log was missing when the logs were described first.
-    existing = report.cursors.keys()
-    expected = metadata.subscriptions.keys() & plane_view.metadata.subscriptions.keys()
-    recorded = (
-        metadata.subscriptions.keys()
-        | plane_view.metadata.subscriptions.keys()
-        | metadata.deleting_subscriptions
-    )
+    if plane_view.state(log) is LogState.MISSING:
+        return []
+    existing = plane_view.reports[log.backing_topic].cursors.keys()
+    before = plane_view.metadata.subscriptions.keys()
+    recorded = metadata.subscriptions.keys() | before | metadata.deleting_subscriptions
+    unrecorded = existing - recorded if log.state is SegmentState.ACTIVE else set()
     return [
         replace(log_finding, kind=kind, subscription=name)
         for kind, names in (
-            (FindingKind.CURSOR_MISSING, expected - existing),
-            (FindingKind.CURSOR_UNRECORDED, existing - recorded),
+            (FindingKind.CURSOR_MISSING, before & {*metadata.expected_on(log)} - existing),
+            (FindingKind.CURSOR_UNRECORDED, unrecorded),
         )
         for name in sorted(names)
     ]

@@ -109,8 +109,9 @@ def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPl
     STREAM.
 
     `marks` of the result say, by subscription and segment id, whether the subscription has read a sealed segment to
-    its end. There is a mark for each recorded or new subscription that has a cursor on the segment's log. A missing
-    log counts as read by all these subscriptions. Without active segments no subscription is new.
+    its end. There is a mark for each new subscription, and for each recorded subscription that has a cursor on the
+    segment's log. A missing log counts as read by all these subscriptions. A log without a cursor counts as read by a
+    new subscription, which was created after the seal and from latest. Without active segments no subscription is new.
     """
     names = {log.segment_id: log.backing_topic for log in metadata.logs}
     names |= {segment_id: log.backing_topic for segment_id, log in planned.added.items()}
@@ -125,9 +126,12 @@ def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPl
         for segment_id, segment in planned.layout.segments.items()
         if segment.state is SegmentState.SEALED
         for name in (*metadata.subscriptions, *new_subscriptions)
-        if reports[segment_id].state is LogState.MISSING or name in reports[segment_id].cursors
+        if name in new_subscriptions
+        or reports[segment_id].state is LogState.MISSING
+        or name in reports[segment_id].cursors
     }
-    return RecoveredLayout(planned, kinds, marks, reads_after_epoch=metadata.epoch)
+    seals = (s.sealed_epoch for s in planned.layout.segments.values() if s.sealed_epoch is not None)
+    return RecoveredLayout(planned, kinds, marks, min(seals, default=planned.layout.epoch + 1) - 1)
 
 
 def describe(planned: RecoveryPlan) -> str:
@@ -234,9 +238,8 @@ def _kind(reports: Mapping[int, LogReport], name: str) -> SubscriptionKind:
 
 
 def _is_read(report: LogReport, name: str) -> bool:
-    """Return True if the log is missing, or terminated without unread messages of the subscription `name`, which
-    has a cursor on the log.
+    """Return True if the log has no cursor of the subscription `name`, or is terminated without unread messages of the
+    subscription. A missing log has no cursors.
     """
-    if report.state is LogState.MISSING:
-        return True
-    return report.state is LogState.TERMINATED and report.cursors[name].unread == 0
+    cursor = report.cursors.get(name)
+    return cursor is None or (report.state is LogState.TERMINATED and cursor.unread == 0)

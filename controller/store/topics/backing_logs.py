@@ -75,12 +75,15 @@ class ExpectedLogs:
         )
 
     def expected_on(self, log: BackingLog) -> tuple[str, ...]:
-        """Return the live subscriptions whose cursor the log must have: all except those created after the segment was sealed."""
+        """Return the live subscriptions whose cursor the log must have: all except those that were created after the
+        segment was sealed or have drained it.
+        """
         return tuple(
             sorted(
                 name
                 for name, created_epoch in self.subscriptions.items()
-                if log.sealed_epoch is None or log.sealed_epoch > created_epoch
+                if name not in log.drained_by
+                and (log.sealed_epoch is None or log.sealed_epoch > created_epoch)
             )
         )
 

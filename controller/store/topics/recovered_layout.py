@@ -80,7 +80,7 @@ class RecoveredLayout:
     subscriptions: Mapping[str, SubscriptionKind]
     marks: Mapping[tuple[str, int], bool]
     reads_after_epoch: int
-    """Epoch after which a recorded subscription reads sealed segments."""
+    """Epoch after which a recorded subscription reads sealed segments: all that `marks` does not count as drained."""
 
 
 def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float) -> str | None:

@@ -16,7 +16,7 @@ from controller.domain.segment import segment_descriptor
 from controller.services import subscription_admin, topic_admin
 from controller.services.reconciler import FindingKind, reconcile, recover, verify_topics
 from controller.services.segment_admin import merging, splitting
-from controller.store.topics import drains, held_topics
+from controller.store.topics import drains, held_topics, readable_segments
 from tests.support.bench import Bench
 from tests.support.bench_planes import PulsarTopic
 from tests.support.older_journal import Backups, maintain, open_logs, unread_by_log
@@ -287,6 +287,75 @@ def test_subscriptions_and_positions_are_those_of_the_data_plane(bench: Bench, b
         read = {name: drains.drained(tx, bench.topic_id, name) for name in ("billing", "audit")}
     assert read == {"billing": {0, 1}, "audit": {0}}
     assert bench.plane.backlog(bench.log_of(1), "audit") == 2
+
+
+def readable(bench: Bench, subscription: str) -> list[int]:
+    """Segments that the subscription may read at present."""
+    with bench.store.transaction() as tx:
+        return sorted(readable_segments.front(tx, bench.topic_id, subscription).readable.segments)
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+def test_a_subscription_from_latest_of_the_lost_time_waits_for_no_log_without_its_cursor(
+    bench: Bench, backups: Backups
+) -> None:
+    bench.topic_with()
+    bench.publish(0, 2)
+    backup = backups.take()
+    bench.reshape(splitting(0))
+    bench.subscribe("late", from_latest=True)
+    bench.publish(1, 3)
+    bench.reshape(splitting(1))
+
+    backups.restore(backup)
+    verify_topics(bench.store, bench.planes)
+
+    assert readable(bench, "late") == [1, 2]
+    assert unread_by_log(bench, "late") == {bench.log_of(1): 3}
+    assert readable(bench, "billing") == [0]
+    drain(bench, 0)
+    bench.settle(collects=True)
+    assert sorted(bench.layout.segments) == [1, 2, 3, 4]
+    bench.check_laws()
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+def test_a_recorded_subscription_gets_the_cursor_back_that_it_lacks_on_a_sealed_log(
+    bench: Bench, backups: Backups
+) -> None:
+    """It was deleted and created again from latest. A cursor may be missing for another reason, so nothing counts as read."""
+    bench.topic_with(subscriptions=("billing", "audit"))
+    bench.publish(0, 2)
+    backup = backups.take()
+    bench.finish(
+        subscription_admin.delete_subscription(bench.store, bench.topic_name, "billing", bench.request())
+    )
+    bench.reshape(splitting(0))
+    bench.subscribe("billing", from_latest=True)
+    bench.publish(1, 3)
+
+    backups.restore(backup)
+    verify_topics(bench.store, bench.planes)
+
+    assert unread_by_log(bench) == {bench.log_of(0): 2, bench.log_of(1): 3}
+    assert readable(bench, "billing") == [0]
+    bench.check_laws()
+
+
+def test_a_subscription_of_the_lost_time_reads_what_was_sealed_before_the_backup(
+    bench: Bench, backups: Backups
+) -> None:
+    bench.topic_with()
+    bench.publish(0, 4)
+    bench.reshape(splitting(0))
+    backup = backups.take()
+    bench.subscribe("audit")
+    bench.reshape(splitting(1))
+
+    backups.restore(backup)
+    verify_topics(bench.store, bench.planes)
+
+    assert readable(bench, "audit") == [0]
 
 
 @pytest.mark.parametrize("name", ["my reports", "tab\there"])

@@ -67,12 +67,17 @@ def remove_cursor(bench: Bench) -> None:
     bench.plane.delete_subscription(bench.log_of(1), "billing")
 
 
+def remove_cursor_of_sealed(bench: Bench) -> None:
+    bench.plane.delete_subscription(bench.log_of(0), "billing")
+
+
 DAMAGE = [
     (terminate_active, FindingKind.ACTIVE_TERMINATED),
     (delete_active, FindingKind.ACTIVE_MISSING),
     (delete_sealed, FindingKind.SEALED_MISSING),
     (reopen_sealed, FindingKind.SEALED_OPEN),
     (remove_cursor, FindingKind.CURSOR_MISSING),
+    (remove_cursor_of_sealed, FindingKind.CURSOR_MISSING),
 ]
 
 
@@ -88,7 +93,7 @@ def test_a_whole_topic_has_no_findings(split_topic: Bench) -> None:
     assert look(split_topic) == []
 
 
-@pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=[kind.value for _damage, kind in DAMAGE])
+@pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=[damage.__name__ for damage, _kind in DAMAGE])
 def test_damage_is_listed_by_a_dry_run_and_put_right_by_a_run(
     split_topic: Bench, damage: Callable[[Bench], None], kind: FindingKind
 ) -> None:
