@@ -72,7 +72,7 @@ class Ownership:
     """The journal's record of a log's name. `token` None: the operation is from before tokens were recorded."""
 
     is_reserved: bool = False
-    """True if an operation of this journal reserved the name."""
+    """True if an operation of this journal reserved the name, or a recovery recorded the log as one of a segment."""
     token: str | None = None
     is_adopted: bool = False
     """True if a person had Cleave adopt the log as it was."""
@@ -80,7 +80,9 @@ class Ownership:
     """True if the log belonged to a segment of a layout that this journal committed, pruned segments included."""
 
     def created(self, origin: LogOrigin | None) -> bool:
-        """Return True if an operation of this journal created the log that has this origin, or adopted the log.
+        """Return True if an operation of this journal created the log that has this origin or adopted the log, or if a
+        recovery recorded the log with this origin.
+
         `origin` is None for a log without a creation record, which only an operation without a token can have
         created.
         """
@@ -89,4 +91,4 @@ class Ownership:
 
 
 NOT_RESERVED = Ownership()
-"""Ownership of a log whose name no operation of this journal reserved."""
+"""Ownership of a log that this journal does not know."""

@@ -118,6 +118,7 @@ CREATE TABLE cleave.segment (
     ring                int8range   GENERATED ALWAYS AS
         (int8range(topic_id * 65536 + range_start, topic_id * 65536 + range_end, '[]')) STORED,
     drained_at          timestamptz,
+    log_token           text,
     PRIMARY KEY (topic_id, segment_id),
     CONSTRAINT segment_range_on_ring CHECK (0 <= range_start AND range_start <= range_end AND range_end <= 65535),
     CONSTRAINT segment_state_known CHECK (state IN ('ACTIVE', 'SEALED')),
@@ -138,6 +139,8 @@ CREATE INDEX segment_unread ON cleave.segment (topic_id, sealed_epoch)
  WHERE state = 'SEALED' AND pruned_epoch IS NULL AND drained_at IS NULL;
 COMMENT ON COLUMN cleave.segment.drained_at IS
     'Time at which every live subscription was first known to have drained the segment; NULL: not drained, or not checked.';
+COMMENT ON COLUMN cleave.segment.log_token IS
+    'Token in the log of a recovered segment, whose operation the database lost; NULL: the operation has the token.';
 COMMENT ON CONSTRAINT segment_range_on_ring ON cleave.segment IS 'A segment owns an inclusive range within 0..65535; the start is not above the end.';
 COMMENT ON CONSTRAINT segment_state_known ON cleave.segment IS 'A segment is ACTIVE or SEALED.';
 COMMENT ON CONSTRAINT segment_backing_topic_once ON cleave.segment IS 'Every segment has a log of its own.';

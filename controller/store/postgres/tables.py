@@ -31,7 +31,7 @@ TOPIC = _table(
 SEGMENT = _table(
     "segment",
     "topic_id segment_id range_start range_end state merge_depth created_epoch sealed_epoch pruned_epoch"
-    " created_at sealed_at pruned_at backing_topic legacy_topic_name",
+    " created_at sealed_at pruned_at backing_topic legacy_topic_name log_token",
     arrays="bucket_splits",
 )
 SEGMENT_PARENT = _table("segment_parent", "topic_id child_id parent_id ordinal")

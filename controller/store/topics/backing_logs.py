@@ -144,40 +144,46 @@ _MADE_SINCE = text("""
      WHERE o.operation_id = :operation_id AND s.pruned_epoch IS NULL""")
 
 _OWNERSHIP = text("""
-    SELECT w.name, o.operation_id IS NOT NULL AS is_reserved, CAST(o.token AS text) AS token,
+    SELECT w.name, o.operation_id IS NOT NULL OR r.log_token IS NOT NULL AS is_reserved, coalesce(r.log_token, CAST(o.token AS text)) AS token,
            EXISTS (SELECT FROM cleave.segment s WHERE s.backing_topic = w.name AND s.legacy_topic_name = w.name) AS is_adopted,
            EXISTS (SELECT FROM cleave.segment s WHERE s.backing_topic = w.name) AS was_active
       FROM unnest(CAST(:names AS text[])) AS w (name)
       LEFT JOIN cleave.operation_child c ON c.backing_topic = w.name
-      LEFT JOIN cleave.operation o USING (operation_id)""")
+      LEFT JOIN cleave.operation o USING (operation_id)
+      LEFT JOIN LATERAL (SELECT s.log_token FROM cleave.segment s WHERE s.backing_topic = w.name AND s.log_token IS NOT NULL
+                          ORDER BY s.topic_id DESC LIMIT 1) r ON true""")
 
 
 def ownership(tx: Connection, names: Collection[str]) -> dict[str, Ownership]:
-    """Return the journal's record of each of these names of logs, by name. A name that no operation of this journal
-    reserved has a record whose `is_reserved` is False.
+    """Return the journal's record of each of these names of logs, by name. A name that neither an operation of this
+    journal reserved nor a recovery recorded has a record whose `is_reserved` is False.
     """
     rows = tx.execute(_OWNERSHIP, {"names": sorted(names)}) if names else ()
     return {row.name: Ownership(row.is_reserved, row.token, row.is_adopted, row.was_active) for row in rows}
 
 
 _ORIGINS = text("""
-    SELECT c.backing_topic, CAST(o.token AS text) AS token, coalesce(s.created_epoch, t.epoch + 1) AS epoch, c.bucket_splits,
+    SELECT w.name, coalesce(s.log_token, CAST(o.token AS text)) AS token, coalesce(s.created_epoch, t.epoch + 1) AS epoch,
+           coalesce(s.bucket_splits, c.bucket_splits) AS bucket_splits,
            ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
-                  WHERE l.topic_id = c.topic_id AND l.child_id = c.segment_id ORDER BY l.ordinal) AS parent_ids
-      FROM cleave.operation_child c
-      JOIN cleave.operation o USING (operation_id)
-      JOIN cleave.topic t ON t.topic_id = c.topic_id
-      LEFT JOIN cleave.segment s ON s.topic_id = c.topic_id AND s.segment_id = c.segment_id
-     WHERE c.backing_topic = ANY (CAST(:names AS text[])) AND o.token IS NOT NULL""")
+                  WHERE l.topic_id = s.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal) AS parent_ids
+      FROM unnest(CAST(:names AS text[])) AS w (name)
+      LEFT JOIN cleave.operation_child c ON c.backing_topic = w.name
+      LEFT JOIN cleave.operation o USING (operation_id)
+      LEFT JOIN cleave.topic t ON t.topic_id = c.topic_id
+      LEFT JOIN cleave.segment s ON s.backing_topic = w.name
+     WHERE coalesce(s.log_token, CAST(o.token AS text)) IS NOT NULL
+     ORDER BY s.topic_id""")
 
 
 def origins(tx: Connection, names: Iterable[str]) -> dict[str, LogOrigin]:
     """Return the creation records to store with these logs if they have to be created once more.
 
-    A log is absent if no operation of this journal reserved its name, or if the operation has no token.
+    A log is absent if neither an operation of this journal reserved its name nor a recovery recorded it, or if the
+    operation has no token.
     """
     return {
-        row.backing_topic: LogOrigin(row.token, row.epoch, tuple(row.parent_ids), tuple(row.bucket_splits))
+        row.name: LogOrigin(row.token, row.epoch, tuple(row.parent_ids), tuple(row.bucket_splits))
         for row in tx.execute(_ORIGINS, {"names": sorted(names)})
     }
 

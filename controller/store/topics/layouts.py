@@ -62,6 +62,7 @@ def insert_segments(
     at: datetime | None = None,
     *,
     recorded: Collection[int] | None = None,
+    log_tokens: Mapping[int, str] | None = None,
 ) -> None:
     """Insert the rows of segments, and the links to their parents. `backing_topics` has the log of each segment, by
     segment id. The topic row and the history are not changed.
@@ -69,7 +70,7 @@ def insert_segments(
     `at` is the time at which the segments were created, and sealed if they are SEALED. None: the times in `segments`,
     where an unknown time of a migrated segment is the Unix epoch. `recorded` contains the ids of the segments that
     have rows already; a link to a parent that neither is in `recorded` nor is inserted is left out. None: all links
-    are written.
+    are written. `log_tokens` has the tokens of logs whose operations the journal lost, by segment id.
 
     A segment that has a row already breaks a constraint (IntegrityError). Raises KeyError for a segment without a log
     in `backing_topics`.
@@ -96,6 +97,7 @@ def insert_segments(
                 else at or to_datetime(segment.sealed_at_ms or 0),
                 "backing_topic": backing_topics[segment.segment_id],
                 "legacy_topic_name": segment.legacy_topic_name,
+                "log_token": (log_tokens or {}).get(segment.segment_id),
             }
             for segment in segment_list
         ],

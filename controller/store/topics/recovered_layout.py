@@ -103,9 +103,9 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     the logs with the journal under this lock.
 
     The commit seals segments, with the latest creation time of a segment as the time of the seal. It inserts segments
-    with their gates, and closes the deletion entries of the inserted logs. It deletes the load of the sealed
-    segments. It inserts the recorded subscriptions, and sets or removes the drain marks in `recovered.marks`; no mark
-    is set for a subscription of standard consumers. A topic in state creating becomes live.
+    with their gates and the tokens of their logs, and closes the deletion entries of these logs. It deletes the load
+    of the sealed segments. It inserts the recorded subscriptions, and sets or removes the drain marks in
+    `recovered.marks`; no mark is set for a subscription of standard consumers. A topic in state creating becomes live.
 
     A live creation, adoption or reshape is set to done if one of its children is inserted, otherwise to aborted if
     one of its parents is sealed. Other operations stay live. Raises InvariantViolated if a rule of the layout would
@@ -126,7 +126,10 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
         tx.execute(text(_SEAL), {**topic_parameters, "segment_ids": list(plan.sealed), "at": at})
     gates.close_for_all(tx, topic.topic_id, added)
     logs = {segment_id: log.backing_topic for segment_id, log in plan.added.items()}
-    layouts.insert_segments(tx, topic.topic_id, [layout.segments[i] for i in added], logs)
+    tokens = {segment_id: log.token for segment_id, log in plan.added.items()}
+    layouts.insert_segments(
+        tx, topic.topic_id, [layout.segments[i] for i in added], logs, log_tokens=tokens
+    )
     forget_counts(tx, topic.topic_id, plan.sealed)
     tx.execute(text(_END_OPERATIONS), {**topic_parameters, "added": added, "sealed": list(plan.sealed)})
     kept_logs = {

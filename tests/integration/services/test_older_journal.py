@@ -246,6 +246,46 @@ def test_a_topic_that_the_backup_does_not_have_is_recovered_from_its_logs(
     maintain(bench)
     assert unread_by_log(bench) == unread
     assert bench.rows("SELECT name, kind FROM cleave.subscription") == [("billing", "STREAM")]
+    bench.finish(topic_admin.delete_topic(bench.store, bench.topic_name, bench.request()))
+    maintain(bench, 1)
+    assert bench.plane.list_segments(bench.topic_name) == []
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+def test_a_log_that_is_a_segment_again_is_deleted_with_its_topic(bench: Bench, backups: Backups) -> None:
+    """Also a log that Cleave had to create once more."""
+    bench.topic_with()
+    backup = backups.take()
+    bench.reshape(splitting(0))
+    bench.publish(1, 5)
+    backups.restore(backup)
+    maintain(bench)
+    bench.plane.delete_segment(bench.log_of(2))
+    maintain(bench)
+    assert len(bench.plane.list_segments(bench.topic_name)) == 2
+
+    bench.finish(topic_admin.delete_topic(bench.store, bench.topic_name, bench.request()))
+    maintain(bench, 1)
+
+    assert bench.plane.list_segments(bench.topic_name) == []
+    assert bench.rows("SELECT * FROM inspect.unmanaged_logs") == []
+
+
+def test_a_log_that_is_a_segment_again_is_deleted_once_it_is_read(bench: Bench, backups: Backups) -> None:
+    bench.topic_with()
+    backup = backups.take()
+    bench.reshape(splitting(0))
+    bench.publish(1, 2)
+    bench.reshape(splitting(1))
+    backups.restore(backup)
+    maintain(bench)
+    assert sorted(bench.layout.segments) == [1, 2, 3, 4]
+
+    drain(bench, 1)
+    maintain(bench)
+
+    assert sorted(bench.layout.segments) == [2, 3, 4]
+    bench.check_laws()
 
 
 def test_a_name_that_only_logs_have_is_not_created_over_them(bench: Bench, backups: Backups) -> None:
