@@ -23,6 +23,9 @@ from controller.clock import boot_seconds
 from controller.dataplane.log_client import LogClient, LogReader, Ownership, Position
 from controller.domain.errors import CleaveError, FencedOut, LogShortened, LostRace, NotFound
 
+FENCED_SECONDS = 5.0
+"""Time after which a bucket that a newer ownership holds is returned to the leader."""
+
 
 class Attachment(ReaderSlot[LogReader]):
     """One ownership of one bucket."""
@@ -73,6 +76,15 @@ class Attachment(ReaderSlot[LogReader]):
     def is_readable(self) -> bool:
         """True if the log may be read: neither full nor to be released, and the conditions of every `ReaderSlot`."""
         return not self.owned.release and not self.is_full and super().is_readable
+
+    @property
+    def is_fenced_out(self) -> bool:
+        """True if a newer ownership has held the bucket for `FENCED_SECONDS`. If the bucket is still assigned to this
+        consumer, the leader's database was restored, and lacks the newer ownership.
+        """
+        return (
+            isinstance(self.error, FencedOut) and boot_seconds() - self.since(self.reason) >= FENCED_SECONDS
+        )
 
     @property
     def reason(self) -> str:
@@ -265,7 +277,8 @@ class Attachments(ReaderSet[Attachment]):
 
     def to_release(self) -> list[Attachment]:
         """Return the attachments whose buckets the leader wants released and that have no unacknowledged messages, in
-        no order. The call marks each returned attachment (`is_release_notified`), so that no later call returns the
+        no order; also those that are fenced out, so that the leader assigns their buckets again, under a newer
+        generation. The call marks each returned attachment (`is_release_notified`), so that no later call returns the
         attachment: notifying the application of a release may call this method again. Nothing is closed or reported;
         the caller calls `release`.
 
@@ -276,7 +289,7 @@ class Attachments(ReaderSet[Attachment]):
         ready = [
             attachment
             for attachment in self._slots.values()
-            if attachment.owned.release
+            if (attachment.owned.release or attachment.is_fenced_out)
             and attachment.is_idle
             and attachment.is_unused
             and not attachment.is_release_notified

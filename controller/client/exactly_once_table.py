@@ -116,6 +116,7 @@ class PositionTable:
         """Make `claim` the ownership in the bucket's row, in a transaction of its own, and return the position that
         the results have reached; None if no results of this origin are stored. The row is created if it does not
         exist. From then on `store` refuses earlier ownerships. A position of an earlier origin is deleted.
+        A position of a later origin is kept: a restore of Cleave's database has lost the seek to that origin.
 
         Raises FencedOut, and changes nothing, if the row has a newer ownership. Raises Terminal if the table does not
         exist or the login may not use it. Raises InvalidInput for a connection in autocommit mode. Raises
@@ -135,7 +136,8 @@ class PositionTable:
         if row is None:
             raise FencedOut(
                 f"bucket {claim.bucket_start} of segment {claim.segment_id} belongs to a newer owner than generation "
-                f"{claim.generation} in {self.name}; stop reading it"
+                f"{claim.generation} in {self.name}; stop reading it; if a restore of Cleave's database lost a seek, "
+                "request the seek again"
             )
         return None if row[0] is None else tuple(row[0])
 
@@ -211,14 +213,19 @@ class PositionTable:
     def _claim_sql(self) -> str:
         """Statement that creates the row, or raises its ownership. Returns no row if a newer ownership has
         the row.
+
+        After a restore that lost a seek, an ownership has a lower origin (a time in microseconds) than the row. It is
+        newer if its generation was raised after the seek: a verified topic has generations above the time in
+        milliseconds.
         """
         return f"""
             INSERT INTO {self.name} AS held (topic_id, subscription, segment_id, bucket_start, origin, generation)
             VALUES (%s, %s, %s, %s, %s, %s)
             ON CONFLICT (topic_id, subscription, segment_id, bucket_start) DO UPDATE
                SET origin = excluded.origin, generation = excluded.generation,
-                   position = CASE WHEN held.origin = excluded.origin THEN held.position END
+                   position = CASE WHEN held.origin >= excluded.origin THEN held.position END
              WHERE (held.origin, held.generation) <= (excluded.origin, excluded.generation)
+                OR (held.generation < excluded.generation AND held.origin / 1000 < excluded.generation)
             RETURNING position"""  # noqa: S608 - the name was checked
 
     @property

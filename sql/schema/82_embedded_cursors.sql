@@ -160,11 +160,16 @@ BEGIN
         outcome := 'stale';
         RETURN;
     END IF;
-    SELECT c.owner, CASE WHEN (c.owned_origin, c.owned_generation) > (of_origin, of_generation) THEN 'stale' ELSE 'held' END
-      INTO holder, outcome FROM embedded.cursor c
+    -- A journal in another database may be restored without its last seek. Its generations are then above the time of the seek in
+    -- milliseconds, and the lower origin is not stale.
+    SELECT c.owner, CASE WHEN past.is_stale THEN 'stale' ELSE 'held' END INTO holder, outcome
+      FROM embedded.cursor c
+     CROSS JOIN LATERAL (
+           SELECT (c.owned_origin, c.owned_generation) > (of_origin, of_generation)
+              AND (newest.origin IS NOT NULL OR c.owned_generation >= of_generation OR c.owned_origin / 1000 >= of_generation)
+                  AS is_stale) past
      WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
-       AND ((c.owned_origin, c.owned_generation) > (of_origin, of_generation)
-            OR c.owner <> new_owner AND c.owner = ANY (live_owners))
+       AND (past.is_stale OR c.owner <> new_owner AND c.owner = ANY (live_owners))
      ORDER BY 2 DESC, c.first_hash LIMIT 1;  -- `stale` before `held`
     IF FOUND THEN
         RETURN;

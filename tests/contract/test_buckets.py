@@ -335,17 +335,19 @@ class TestOwnership:
     ) -> None:
         """It was stopped on its way: the newer owner is not disturbed, whatever part of its range the older one wants."""
         log = filled(planes, (LOW, b"l1", b"l2"))
-        newer = planes.reader(log, "s", owner="b", bucket=LOW, ownership=Ownership(2, 5))
+        newer = planes.reader(log, "s", owner="b", bucket=LOW, ownership=Ownership(2_000_000, 5))
         (first,) = planes.read(newer, 1)
 
-        for wanted, older in ((LOW, Ownership(2, 4)), (QUARTERS[1], Ownership(1, 9))):
+        for wanted, older in ((LOW, Ownership(2_000_000, 4)), (QUARTERS[1], Ownership(1_000_000, 9))):
             with pytest.raises(FencedOut, match=r"b took a part of 's'.* under a newer assignment"):
                 planes.reader(log, "s", owner="a", bucket=wanted, ownership=older)
 
         newer.acknowledge(first.position)
         assert payloads(planes.read(newer, 1)) == [b"l2"]
-        planes.reader(log, "s", owner="a", bucket=HIGH, ownership=Ownership(2, 4))  # is another's concern
-        heir = planes.reader(log, "s", owner="a", bucket=LOW, ownership=Ownership(3, 0))
+        planes.reader(
+            log, "s", owner="a", bucket=HIGH, ownership=Ownership(2_000_000, 4)
+        )  # is another's concern
+        heir = planes.reader(log, "s", owner="a", bucket=LOW, ownership=Ownership(3_000_000, 0))
         assert payloads(planes.read(heir, 1)) == [b"l2"]
 
     def test_moving_the_cursor_moves_all_parts_and_cuts_all_readers_off(self, planes: Planes) -> None:

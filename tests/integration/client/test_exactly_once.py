@@ -23,7 +23,9 @@ from controller.dataplane.log_client import Position
 from controller.domain.errors import AlreadyStored, Conflict, DataPlaneUnavailable, FencedOut, InvalidInput
 from controller.domain.seek_target import EARLIEST
 from controller.services import subscription_admin
+from controller.services.reconciler import verify_topics
 from controller.services.segment_admin import merging, splitting
+from controller.store.topics import held_topics
 from tests.support.bench import TOPIC, Bench
 from tests.support.traffic import TrafficProcess
 from tests.support.waiting import wait_until
@@ -171,6 +173,33 @@ def failing_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> list[Position]:
 
     monkeypatch.setattr(EmbeddedReader, "acknowledge", fail)
     return failed
+
+
+def test_a_consumer_goes_on_after_a_restore_that_lost_a_seek(
+    bench: Bench, producer: Producer, join: Join, application: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bucket's row has an origin and a generation that the restored database does not have."""
+    monkeypatch.setattr("controller.client.attachments.FENCED_SECONDS", 0.1)
+    send(producer, b"1", b"2")
+    consumer = join("a")
+    with application:
+        consumer.commit(received(consumer), application)
+    bench.execute("UPDATE public.cleave_position SET origin = origin + 1000, generation = generation + 5")
+    bench.store.in_transaction(held_topics.doubt, [bench.topic_id])
+    assert verify_topics(bench.store, bench.planes) == (1, 1)
+    send(producer, b"3")
+    in_hand = received(consumer)
+    with pytest.raises(FencedOut), application:
+        consumer.commit(in_hand, application)
+    consumer.give_back(in_hand)
+
+    again = received(consumer)
+
+    assert payloads(again) == [b"3"]
+    with application:
+        consumer.commit(again, application)
+    assert consumer.acknowledge(again)
+    assert bench.unread("billing") == 0
 
 
 def test_who_lost_the_bucket_cannot_commit(

@@ -171,6 +171,32 @@ def test_positions_of_another_origin_mean_nothing(table: PositionTable, connect:
         stored(table, connect, replace(NEXT, generation=3), 8)
 
 
+SEEK_US, LATER_MS = 1_700_000_000_000_000, 1_700_000_060_000
+
+
+def test_an_owner_of_a_restored_database_that_lost_a_seek_goes_on(
+    table: PositionTable, connect: Connect
+) -> None:
+    """The generations of a verified topic are above the time of the seek, which is the origin."""
+    lost = replace(FIRST, origin=SEEK_US, generation=9)
+    table.claim(lost)
+    stored(table, connect, lost, 7)
+    restored = replace(FIRST, origin=SEEK_US - 60_000_000, generation=LATER_MS)
+
+    assert table.claim(restored) == (7,)
+    stored(table, connect, restored, 8)
+    with pytest.raises(FencedOut):
+        stored(table, connect, lost, 9)
+
+
+def test_an_owner_of_a_deleted_subscription_takes_nothing_from_its_successor(table: PositionTable) -> None:
+    """The generations of the successor begin at 0, and its origin is the time of its creation."""
+    table.claim(replace(FIRST, origin=LATER_MS * 1000 + 1000, generation=1))
+
+    with pytest.raises(FencedOut, match="request the seek again"):
+        table.claim(replace(FIRST, origin=SEEK_US, generation=LATER_MS))
+
+
 @pytest.mark.parametrize(
     "other", [{"topic_id": 2}, {"subscription": "audit"}, {"segment_id": 1}, {"bucket_start": 32_768}]
 )

@@ -99,6 +99,20 @@ def test_the_newest_ownership_is_remembered_of_each_part_however_it_is_cut(
     take(HIGH, Ownership(2, 1))
 
 
+def test_a_journal_elsewhere_that_lost_its_last_seek_is_not_stale(planes: Planes) -> None:
+    """Its generations are above the time of the seek, which an origin counts in microseconds."""
+    log = planes.log("s")
+    lost = Ownership(1_700_000_000_000_000, 7)
+    planes.reader(log, "s", owner="a", ownership=lost).close()
+    before, after = (
+        Ownership(lost.origin - 1, milliseconds) for milliseconds in (1_699_999_999_999, 1_700_000_000_001)
+    )
+
+    with pytest.raises(FencedOut):
+        planes.reader(log, "s", owner="b", ownership=before)
+    planes.reader(log, "s", owner="b", ownership=after).close()
+
+
 def test_a_generation_is_never_given_out_again(database: str, planes: Planes) -> None:
     """Otherwise the stale reader of a subscription that was made anew would be its reader."""
     log = planes.log("s")

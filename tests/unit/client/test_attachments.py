@@ -14,7 +14,7 @@ from controller.client.broken_log_reports import SuspectReports
 from controller.client.reader_slot import FIRST_RETRY_SECONDS
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.log_client import Ownership
-from controller.domain.errors import DataPlaneUnavailable, LogShortened, LostRace
+from controller.domain.errors import DataPlaneUnavailable, FencedOut, LogShortened, LostRace
 from tests.support.scripted_leader import ScriptedLeader
 from tests.support.scripted_reader import IdleReader
 from tests.support.waiting import wait_until
@@ -148,6 +148,18 @@ def test_what_was_released_once_is_not_taken_up_again(attachments: Attachments, 
     assert attachments.all == ()
     assert attachments.adopt(owned(generation=2)) == []
     assert [one.owned.generation for one in attachments.all] == [2]
+
+
+def test_a_bucket_that_a_newer_ownership_holds_is_returned_to_the_leader(
+    attachments: Attachments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader's database was restored; the next generation is above that of the ownership."""
+    monkeypatch.setattr("controller.client.attachments.FENCED_SECONDS", 0.1)
+    one = taken(attachments)
+    one.fail(FencedOut("a newer owner"))
+
+    assert attachments.to_release() == []
+    assert wait_until(attachments.to_release) == [one]
 
 
 def test_what_is_lost_again_and_again_is_opened_later_each_time(
