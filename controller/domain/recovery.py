@@ -54,12 +54,14 @@ class RecoveryPlan:
     """Ids of segments that are ACTIVE in the journal and that other segments have replaced."""
     to_terminate: tuple[str, ...] = ()
     """Logs of sealed segments that still accept appends, because their operation stopped during its fence."""
+    pruned: tuple[int, ...] = ()
+    """Ids of the sealed segments of the journal that were pruned. The layout still has them."""
     problems: tuple[str, ...] = ()
 
     @property
     def is_needed(self) -> bool:
         """True if the logs show another layout than the journal has, or contradict each other or the journal."""
-        return bool(self.added or self.sealed or self.problems)
+        return bool(self.added or self.sealed or self.pruned or self.problems)
 
 
 def plan_recovery(
@@ -69,6 +71,7 @@ def plan_recovery(
     now: int,
     *,
     highest_id: int = -1,
+    missing: Collection[int] = (),
 ) -> RecoveryPlan:
     """Return the layout that the logs of a topic show, and the changes that lead from the journal's layout to it.
     Nothing is changed. Contradictions between the logs, and invariants that the layout would violate, are returned as
@@ -77,7 +80,8 @@ def plan_recovery(
     `journal` has the segments that are not pruned, and `logs` has the logs of these segments by segment id.
     `unrecorded` are logs that no segment of the journal has: operations that the journal lost created them, or live
     operations that the journal has in an earlier state. `highest_id` is the highest segment id in the names of the
-    listed logs; -1 if there is none. `now` is in milliseconds since the Unix epoch.
+    listed logs; -1 if there is none. `missing` are the ids of segments of the journal whose logs were deleted. `now` is in
+    milliseconds since the Unix epoch.
 
     The next segment id of the returned layout is above every id of the logs and above `highest_id`. Its epoch is
     above every epoch that the topic can have had, even if nothing has to change (`RecoveryPlan.is_needed` is False).
@@ -103,8 +107,20 @@ def plan_recovery(
         {log.segment_id: log for log in effective},
         tuple(sorted(sealed)),
         tuple(sorted(to_terminate)),
+        _pruned(segments, missing),
         tuple(problems),
     )
+
+
+def _pruned(segments: Mapping[int, Segment], missing: Collection[int]) -> tuple[int, ...]:
+    """Return the ids of the sealed segments whose logs are `missing`, and so are the logs of all their ancestors in
+    `segments`: ancestors are pruned first, and a log is deleted after the prune of its segment. Ascending.
+    """
+    pruned: set[int] = set()
+    for i in sorted(missing):  # The id of a parent is lower.
+        if not segments[i].is_active and pruned.issuperset(segments[i].parent_ids):
+            pruned.add(i)
+    return tuple(sorted(pruned))
 
 
 def _effective_logs(

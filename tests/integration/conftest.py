@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from controller.bootstrap import Application
+from controller.devstack.postgres import PostgresServer
 from controller.devstack.process import ChildProcess
 from controller.settings import Settings
 from controller.store import leases
 from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 from tests.support.cleave_process import cleave_process
+from tests.support.older_journal import Backups
 from tests.support.waiting import wait_until
 
 StartWorker = Callable[..., ChildProcess]
@@ -25,6 +27,15 @@ def bench(database: str) -> Iterator[Bench]:
     bench = Bench(database)
     yield bench
     bench.close()
+
+
+@pytest.fixture
+def backups(bench: Bench, postgres_server: PostgresServer) -> Iterator[Backups]:
+    """Copies of the bench's journal, dropped at the end."""
+    backups = Backups(postgres_server, bench, [])
+    yield backups
+    bench.store.dispose()
+    backups.remove()
 
 
 @pytest.fixture

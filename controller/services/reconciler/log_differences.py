@@ -22,7 +22,7 @@ class FindingKind(StrEnum):
     """Kind of a difference between the metadata and the data plane, with its remedy."""
 
     LOGS_AHEAD = "logs-ahead"
-    """The logs show reshapes that the journal lacks. The layout is rebuilt from the logs, or the topic is
+    """The logs show reshapes or prunes that the journal lacks. The layout is rebuilt from the logs, or the topic is
     held.
     """
     ORPHAN_LOG = "orphan-log"

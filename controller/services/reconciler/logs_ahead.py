@@ -68,7 +68,25 @@ def plan(
     ids = [
         named_segment[1] for name in plane_view.listed if (named_segment := segment_of_log(name)) is not None
     ]
-    return plan_recovery(layout, logs, [*unrecorded, *reserved], now, highest_id=max(ids, default=-1))
+    missing = _missing_segments(plane_view, metadata, has_others=bool(unrecorded))
+    return plan_recovery(
+        layout, logs, [*unrecorded, *reserved], now, highest_id=max(ids, default=-1), missing=missing
+    )
+
+
+def _missing_segments(plane_view: PlaneView, metadata: ExpectedLogs, *, has_others: bool) -> list[int]:
+    """Return the ids of the segments whose logs do not exist, except those that are in live operations or changed after
+    the view. Empty for a verified topic. Empty also if none of the logs exists, unless the topic has other logs
+    (`has_others`): the data plane may be another cluster.
+    """
+    missing = [
+        log
+        for log in metadata.logs
+        if plane_view.state(log) is LogState.MISSING and log.backing_topic not in plane_view.listed
+    ]
+    if metadata.is_verified or (len(missing) == len(metadata.logs) and not has_others):
+        return []
+    return [log.segment_id for log in missing if not log.is_busy and log in plane_view.metadata.logs]
 
 
 def _unrecorded_logs(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) -> list[SegmentLog]:
@@ -138,9 +156,13 @@ def describe(planned: RecoveryPlan) -> str:
     """Return one sentence about what the logs show. The caller has checked that `planned` is needed."""
     if planned.problems:
         return f"the logs are ahead of the journal, but their records are not sufficient to rebuild the layout: {'; '.join(planned.problems)}"
-    log_names = ", ".join(log.backing_topic for _, log in sorted(planned.added.items())) or "no log"
-    sealed_ids = ", ".join(map(str, planned.sealed)) or "no segment"
-    return f"the logs are ahead of the journal: {log_names} replaced {sealed_ids}"
+    evidence = []
+    if planned.added or planned.sealed:
+        log_names = ", ".join(log.backing_topic for _, log in sorted(planned.added.items())) or "no log"
+        evidence.append(f"{log_names} replaced {', '.join(map(str, planned.sealed)) or 'no segment'}")
+    if planned.pruned:
+        evidence.append(f"the logs of sealed segment(s) {', '.join(map(str, planned.pruned))} were deleted")
+    return f"the logs are ahead of the journal: {'; '.join(evidence)}"
 
 
 def recover_or_hold(

@@ -196,13 +196,16 @@ def _differing_topics(store: Store, plane: SetWiseDataPlane, names: Mapping[int,
 
 def _must_reconcile(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> bool:
     """Return True if the topic must be reconciled by itself: it is held, its logs differ from the metadata, or it is
-    unverified and has a listed log that belongs to none of its segments. The common view has no report on such a log,
-    so only a view of the single topic can tell who created the log.
+    unverified, and has a segment without a log or a listed log that belongs to none of its segments. The common view
+    has no report on such a log, so only a view of the single topic can tell who created the log.
     """
     if metadata.held_reason is not None or compare(topic, plane_view, metadata, {}):
         return True
     expected = {log.backing_topic for log in metadata.logs}
-    return not metadata.is_verified and any(name not in expected for name in plane_view.listed)
+    return not metadata.is_verified and (
+        not expected.issuperset(plane_view.listed)
+        or any(plane_view.state(log) is LogState.MISSING for log in metadata.logs)
+    )
 
 
 def reconcile(

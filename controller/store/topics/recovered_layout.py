@@ -46,6 +46,10 @@ _END_OPERATIONS = """
      RETURNING o.operation_id)
     UPDATE cleave.operation_parent p SET live = false FROM ended e WHERE p.operation_id = e.operation_id AND p.live
 """
+_PRUNE = """
+    UPDATE cleave.segment SET pruned_epoch = :epoch, pruned_at = clock_timestamp()
+     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
+"""
 _CHANGE = """
     INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason)
     VALUES (:topic_id, :epoch, 'recover', :origin, :actor, :reason)
@@ -105,7 +109,8 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     The commit seals segments, with the latest creation time of a segment as the time of the seal. It inserts segments
     with their gates and the tokens of their logs, and closes the deletion entries of these logs. It deletes the load
     of the sealed segments. It inserts the recorded subscriptions, and sets or removes the drain marks in
-    `recovered.marks`; no mark is set for a subscription of standard consumers. A topic in state creating becomes live.
+    `recovered.marks`; no mark is set for a subscription of standard consumers. It prunes segments, and deletes their
+    load and gates. A topic in state creating becomes live.
 
     A live creation, adoption or reshape is set to done if one of its children is inserted, otherwise to aborted if
     one of its parents is sealed. Other operations stay live. Raises InvariantViolated if a rule of the layout would
@@ -117,7 +122,8 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     topics.update_topic(
         tx, topic, epoch=layout.epoch, next_segment_id=layout.next_segment_id, state=state.value
     )
-    forget_rates(tx, topic.topic_id, plan.sealed)
+    without_load = [*plan.sealed, *plan.pruned]
+    forget_rates(tx, topic.topic_id, without_load)
     requester = {"origin": "reconciler", "actor": actor, "reason": reason}
     tx.execute(text(_CHANGE), {**topic_parameters, **requester})
     added = sorted(plan.added)
@@ -127,10 +133,8 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     gates.close_for_all(tx, topic.topic_id, added)
     logs = {segment_id: log.backing_topic for segment_id, log in plan.added.items()}
     tokens = {segment_id: log.token for segment_id, log in plan.added.items()}
-    layouts.insert_segments(
-        tx, topic.topic_id, [layout.segments[i] for i in added], logs, log_tokens=tokens
-    )
-    forget_counts(tx, topic.topic_id, plan.sealed)
+    layouts.insert_segments(tx, topic.topic_id, [layout.segments[i] for i in added], logs, log_tokens=tokens)
+    forget_counts(tx, topic.topic_id, without_load)
     tx.execute(text(_END_OPERATIONS), {**topic_parameters, "added": added, "sealed": list(plan.sealed)})
     kept_logs = {
         "data_plane": topic.data_plane,
@@ -144,5 +148,7 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
         for (name, i), drained in recovered.marks.items()
     ]
     tx.execute(text(_REPLACE_MARKS), {**topic_parameters, "marks": json.dumps(marks)})
+    tx.execute(text(_PRUNE), {**topic_parameters, "segment_ids": list(plan.pruned)})
+    gates.forget(tx, topic.topic_id, plan.pruned)
     held_topics.release(tx, topic.topic_id)
     return layout.epoch

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from controller.devstack.postgres import PostgresServer
 from controller.services.segment_admin import splitting
 from tests.support.bench import Bench
 from tests.support.command_line import CommandLine
@@ -24,15 +23,6 @@ def topic(bench: Bench) -> None:
     """A topic of one segment with messages that nobody has read."""
     bench.topic_with()
     bench.publish(0, 4)
-
-
-@pytest.fixture
-def backups(bench: Bench, postgres_server: PostgresServer) -> Iterator[Backups]:
-    """Copies of the bench's journal, dropped at the end."""
-    backups = Backups(postgres_server, bench, [])
-    yield backups
-    bench.store.dispose()
-    backups.remove()
 
 
 @pytest.fixture(params=["direct", "http"])

@@ -14,6 +14,7 @@ from controller.domain.operation import OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import segment_descriptor
 from controller.services import subscription_admin, topic_admin
+from controller.services.garbage_collector import collect_segment
 from controller.services.reconciler import FindingKind, reconcile, recover, verify_topics
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics import drains, held_topics, readable_segments
@@ -454,6 +455,53 @@ def test_what_was_pruned_in_the_lost_time_is_not_missed(bench: Bench, backups: B
     assert [(i, where) for i, where, _ in shape(bench)] == [(i, where) for i, where, _ in present]
     assert bench.layout.epoch > epoch
     bench.check_laws()
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+def test_prunes_of_the_lost_time_are_repeated_in_an_epoch_above_theirs(
+    bench: Bench, backups: Backups
+) -> None:
+    """Consumers that keep their own positions ignore a list of segments of an earlier epoch."""
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    bench.reshape(splitting(1))
+    bench.store.in_transaction(drains.mark_drained, bench.topic_id, "billing", [0, 1])
+    backup = backups.take()
+    for segment_id in (0, 1):
+        bench.finish(
+            collect_segment(bench.store, bench.looking, bench.topic_name, segment_id, bench.request())
+        )
+    maintain(bench)
+    assert bench.undeleted_logs() == []
+    epoch = bench.layout.epoch
+
+    backups.restore(backup)
+    assert verify_topics(bench.store, bench.planes) == (1, 1)
+
+    recovered = bench.layout.epoch
+    assert recovered > epoch
+    assert sorted(bench.layout.segments) == [2, 3, 4]
+    bench.check_laws()
+    bench.store.in_transaction(held_topics.doubt, [bench.topic_id])
+    assert verify_topics(bench.store, bench.planes) == (1, 1)
+    assert bench.layout.epoch == recovered
+
+
+def test_a_segment_that_was_replaced_and_pruned_in_the_lost_time_is_left_out_at_once(
+    bench: Bench, backups: Backups
+) -> None:
+    """No list of segments has it: a consumer that keeps its own positions would wait for its log."""
+    bench.topic_with()
+    backup = backups.take()
+    bench.reshape(splitting(0))
+    maintain(bench)
+    assert bench.undeleted_logs() == []
+
+    backups.restore(backup)
+    assert verify_topics(bench.store, bench.planes) == (1, 1)
+
+    assert sorted(bench.layout.segments) == [1, 2]
+    assert bench.scalar("SELECT count(*) FROM cleave.layout_change WHERE kind = 'recover'") == 1
 
 
 def test_an_owner_of_the_lost_time_reads_no_log_that_was_created_after_the_restore(

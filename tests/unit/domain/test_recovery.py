@@ -24,11 +24,11 @@ class History:
     layouts: tuple[SegmentLayout, ...]
     logs: dict[int, SegmentLog]
 
-    def recovery_from(self, journal: SegmentLayout) -> RecoveryPlan:
+    def recovery_from(self, journal: SegmentLayout, missing: Collection[int] = ()) -> RecoveryPlan:
         """What the journal of an earlier time makes of the logs as they are at the end."""
         known = {i: self.logs[i] for i in journal.segments}
         found = [log for i, log in sorted(self.logs.items()) if i not in journal.segments]
-        return plan_recovery(journal, known, found, NOW)
+        return plan_recovery(journal, known, found, NOW, missing=missing)
 
 
 def log_of(layout: SegmentLayout, segment_id: int, token: str) -> SegmentLog:
@@ -119,9 +119,11 @@ def test_what_was_read_and_pruned_meanwhile_is_not_missed(history: History, data
             gone.add(i)
     pruned = History(history.layouts, without(history.logs, gone, journal))
 
-    plan = pruned.recovery_from(journal)
+    missing = gone & journal.segments.keys()
 
-    assert plan.problems == ()
+    plan = pruned.recovery_from(journal, missing)
+
+    assert (plan.problems, plan.pruned) == ((), tuple(sorted(missing)))
     if plan.is_needed:
         assert shape(plan.layout) == shape(present)
         assert plan.layout.epoch > present.epoch + len(gone)  # each prune made one
@@ -239,6 +241,15 @@ def test_a_fence_that_stopped_half_way_is_completed() -> None:
 
     assert plan.to_terminate == (logs[1].backing_topic,)
     assert plan.sealed == (0, 1)
+
+
+def test_a_segment_is_not_pruned_before_its_ancestors_nor_while_it_is_active() -> None:
+    split = ONE.split(0, NOW).split(1, NOW)
+    logs = {i: log_of(split, i, "op") for i in split.segments}
+
+    assert plan_recovery(split, logs, [], NOW, missing=[1, 2]).pruned == ()
+    plan = plan_recovery(split, logs, [], NOW, missing=[0, 1, 2])
+    assert (plan.pruned, plan.is_needed) == ((0, 1), True)
 
 
 def test_two_logs_of_one_id_are_not_told_apart() -> None:
