@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
+import pytest
 
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointConsumer, Start
 from controller.devstack.serving import client_of, serving_leader
+from controller.domain.errors import Conflict
 from controller.services.garbage_collector import collect_segment
+from controller.services.reconciler import recover
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.older_journal import Backups, maintain
@@ -52,3 +56,24 @@ def test_a_checkpoint_is_good_for_a_database_that_lost_prunes(bench: Bench, back
 
     with reading(bench, backup, kept) as consumer:
         assert received(consumer) == (3, 2)
+
+
+def test_a_checkpoint_of_a_topic_that_the_backup_lacks_gets_the_number_of_the_recovered_one(
+    bench: Bench, backups: Backups
+) -> None:
+    backup = backups.take()
+    bench.topic_with(subscriptions=())
+    bench.publish(0, 4)
+    with reading(bench, bench.url, Start.EARLIEST) as consumer:
+        assert received(consumer) == (0, 4)
+        kept = consumer.checkpoint()
+    bench.publish(0, 2)
+
+    backups.restore(backup)
+    bench.execute("SELECT nextval(pg_get_serial_sequence('cleave.topic', 'topic_id'))")
+    recover(bench.store, bench.planes, TOPIC, actor="ann", data_plane=bench.plane.name)
+    with pytest.raises(Conflict, match="start again without the checkpoint"), reading(bench, backup, kept):
+        pass
+
+    with reading(bench, backup, replace(kept, topic_id=bench.topic_id)) as consumer:
+        assert received(consumer) == (0, 2)

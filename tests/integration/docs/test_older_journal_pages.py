@@ -11,22 +11,25 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
 import pulsar
 import pytest
 
+from controller.client.exactly_once_table import Claim, PositionTable
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.postgres_home import wheel_binaries
 from controller.postgres.address import DatabaseAddress
+from controller.services.reconciler import recover
 from controller.services.segment_admin import splitting
 from tests.support.bench import Bench
 from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker, pulsar_client
 from tests.support.command_line import CommandLine
 from tests.support.missing import skip_without
-from tests.support.older_journal import unread_by_log
+from tests.support.older_journal import Backups, unread_by_log
 
 DOCS = Path(__file__).parents[3] / "docs"
 _BLOCK = re.compile(r"^ *```(sh|sql|text)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
@@ -202,6 +205,35 @@ def test_a_held_topic_whose_logs_are_gone_is_released_and_deleted(
 
     command.ok("topics", "delete", name, "--yes")
     assert pulsar_bench.scalar("SELECT state FROM cleave.topic WHERE name = :name", name=name) == "deleted"
+
+
+def test_positions_of_a_topic_that_the_backup_lacks_are_found_after_the_pages_statements(
+    bench: Bench, backups: Backups, database: str
+) -> None:
+    empty = backups.take()
+    bench.topic_with()
+    subscription = "SELECT topic_id, origin, generation FROM cleave.subscription"
+    [(topic_id, origin, generation)] = bench.rows(subscription)
+    table = PositionTable(lambda: psycopg2.connect(DatabaseAddress.of(database).uri))
+    table.create()
+    claim = Claim(topic_id, "billing", origin, 0, 0, generation)
+    table.claim(claim)
+    with closing(table.connect()) as application:
+        table.store(application, claim, (7,))
+        application.commit()
+    backups.restore(empty)
+    bench.execute("SELECT nextval(pg_get_serial_sequence('cleave.topic', 'topic_id'))")
+    recover(bench.store, bench.planes, bench.topic_name, actor="ann", data_plane="embedded")
+    path = "how-to/restore-the-database.md"
+
+    [(new_id, name, new_origin)] = execute_as("cleave_owner", empty, Page(path, {}).block("text", "u.origin"))
+    words = {"= 7,": f"= {new_id},", "1700000000000000": str(new_origin), "= 4 AND": f"= {topic_id} AND"}
+    execute_as("postgres", database, Page(path, words).block("text", "UPDATE cleave_position"))
+
+    [found] = bench.rows(subscription)
+    assert (new_id, name, new_origin) == (found[0], "billing", found[1])
+    assert new_id != topic_id
+    assert table.claim(Claim(found[0], "billing", found[1], 0, 0, found[2] + 1)) == (7,)
 
 
 @pytest.fixture
