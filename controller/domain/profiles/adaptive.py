@@ -58,7 +58,7 @@ from controller.domain.profiles.ring_plan import (
 from controller.domain.profiles.unsplittable import STOP_TICKS
 from controller.domain.split_points.fewest_parts import fewest_cuts
 
-CODE_VERSION = "adaptive-13"
+CODE_VERSION = "adaptive-14"
 
 SETTLE_TICKS = 1
 """Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.
@@ -343,7 +343,7 @@ class _Planner:
         most `most_parts` (None: no further limit) and at most the number of hashes.
 
         If all members have a key histogram, the cuts make the fewest children that carry the load at the target load,
-        which may be more or fewer than planned. For a run of one member these are at least 2, and for every run at
+        which may be more or fewer than planned. They are at least as many as the run may get (`Run.fewest`), and at
         most `most_parts` (None: the data plane's maximum). If that many do not suffice, the cuts make this number of
         children and the greatest load of a child as small as possible.
 
@@ -363,12 +363,8 @@ class _Planner:
                 active[i].hash_range, sketches[active[i].segment_id], self._members[i].load
             )
         ]
-        cuts = fewest_cuts(
-            bins,
-            self._prices.target,
-            at_least=2 if run.length == 1 else 1,
-            at_most=most_parts or self._prices.most_parts,
-        )
+        at_most = most_parts or self._prices.most_parts
+        cuts = fewest_cuts(bins, self._prices.target, at_least=min(run.fewest, at_most), at_most=at_most)
         unchanged = list(cuts) == [active[i].hash_range.start for i in members[1:]]
         if (
             (not run.is_scale_out and len(cuts) + 1 >= run.length)

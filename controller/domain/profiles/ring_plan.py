@@ -86,7 +86,7 @@ class Prices:
 class Run(NamedTuple):
     """Members `first` to `first + length - 1`, which become `parts` segments. `price` is the cost of sealing them;
     `cost` is what the plan minimizes: for a scale-in `price - saved`. `saved` is the forgone saving of a scale-in,
-    0 for a scale-out.
+    0 for a scale-out. `fewest`: the smallest number of parts that the run may get.
     """
 
     first: int
@@ -96,6 +96,7 @@ class Run(NamedTuple):
     price: float
     saved: float
     is_scale_out: bool
+    fewest: int
 
 
 class Candidate(NamedTuple):
@@ -276,18 +277,20 @@ def _priced_runs(
 
 def _scale_out(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
     """Return the run that gives the members from index `first` to before `end` as many parts as their present load
-    needs at the target: at least 2 for a single member, and at most `most_parts`. None if several members need several
-    parts, which the data plane cannot make (`recut` is False). `width` is the share of the ring that the members have
-    together; `ticks` has the sum of their loads at each remembered tick, the present tick first.
+    needs at the target: at least 2 for a single member, at most `most_spared` fewer than the members, and at most
+    `most_parts`. None if several members need more parts than the data plane can make of them. `width` is the share of
+    the ring that the members have together; `ticks` has the sum of their loads at each remembered tick, the present
+    tick first.
     """
     count = end - first
-    parts = min(max(_parts_needed(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)
-    if count > 1 and parts > 1 and not prices.recut:
+    fewest = max(2 if count == 1 else 1, count - prices.most_spared)
+    parts = min(max(_parts_needed(ticks[0], prices), fewest), prices.most_parts)
+    if count > 1 and (parts < fewest or (parts > 1 and not prices.recut)):
         return None
     price = prices.reshape_cost(width, count)
     added = parts - count
     cost = TICKS_PER_GROWTH * prices.tick_seconds * added + prices.segment * abs(added) + price
-    return Run(first, count, parts, cost, price, 0.0, True)
+    return Run(first, count, parts, cost, price, 0.0, True, fewest)
 
 
 def _scale_ins(
@@ -325,7 +328,7 @@ def _scale_ins(
             if i not in best_scale_ins or saved - price > best_scale_ins[i].saved - best_scale_ins[i].price:
                 best_scale_ins[i] = candidate
         if saved > price and not is_kept_apart:
-            runs.append(Run(first, count, parts, price - saved, price, saved, False))
+            runs.append(Run(first, count, parts, price - saved, price, saved, False, fewest))
     return runs
 
 

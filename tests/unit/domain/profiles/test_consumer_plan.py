@@ -199,11 +199,19 @@ def test_a_split_for_load_keeps_the_places_that_consumers_need() -> None:
     assert (split.buckets, unneeded.buckets) == (2, None)
 
 
-@pytest.mark.parametrize(("consumers", "children"), [(1, 2), (4, 3)])
-def test_a_relief_that_would_make_fewer_segments_keeps_one_for_each_consumer(
-    consumers: int, children: int
+@pytest.mark.parametrize(
+    ("consumers", "limits", "sealed", "children"),
+    [
+        (1, {"entry_bucket_max_per_segment": 1, "split_vs_rebucket_min_msg_rate_in": 100_000}, 3, 2),
+        (4, {"entry_bucket_max_per_segment": 1, "split_vs_rebucket_min_msg_rate_in": 100_000}, 3, 3),
+        (4, {}, 2, 2),
+        (0, {"min_segments": 4}, 2, 2),
+    ],
+    ids=["one-consumer", "no-more-buckets", "rate-justifies-all", "min-segments"],
+)
+def test_a_relief_that_would_make_fewer_segments_keeps_those_that_are_needed(
+    consumers: int, limits: Mapping[str, Any], sealed: int, children: int
 ) -> None:
-    limits = {"entry_bucket_max_per_segment": 1, "split_vs_rebucket_min_msg_rate_in": 100_000}
     whole = SegmentLayout.initial(1, bucket_budget=1, now=0)
     uneven = whole.split(0, 0, (32_768, 36_864, 40_960))
     situation = evaluation_input(
@@ -212,7 +220,7 @@ def test_a_relief_that_would_make_fewer_segments_keeps_one_for_each_consumer(
 
     [recut] = decide(situation, frozenset({Lane.LOAD})).decisions
 
-    assert (len(sealed_by(recut)), parts_of(recut)) == (3, children)
+    assert (len(sealed_by(recut)), parts_of(recut)) == (sealed, children)
 
 
 def test_places_of_an_operation_under_way_count() -> None:
