@@ -270,10 +270,10 @@ class _Planner:
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:
-        """Return True if no cut can divide the segment's load: the load is on one hash, or consecutive cuts left
-        nearly all of the load in one part and the next attempt is not due. In both cases add a refusal of the segment
-        to the context. In the second case the refusal, and the validity of the evaluation, end when the next attempt
-        is due. `load` is the segment's load as a share of the capacity.
+        """Return True if no cut can divide the segment's load: the load is on one hash, or the segment has no key
+        histogram, consecutive cuts left nearly all of the load in one part and the next attempt is not due. In both
+        cases add a refusal of the segment to the context. In the second case the refusal, and the validity of the
+        evaluation, end when the next attempt is due. `load` is the segment's load as a share of the capacity.
         """
         context = self._context
         segment = context.active[i]

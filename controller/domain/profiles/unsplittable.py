@@ -9,8 +9,8 @@ from controller.domain.profiles.evaluation_context import EvaluationContext
 from controller.domain.segment import Segment
 
 MOST_STRIKES = 2
-"""Number of consecutive cuts that left nearly all of the load in one part, after which a segment is left unchanged
-for `STOP_TICKS`.
+"""Number of consecutive cuts that left nearly all of the load in one part, after which a segment without a key
+histogram is left unchanged for `STOP_TICKS`.
 """
 STOP_TICKS = 60
 """Ticks after its creation for which a segment with `MOST_STRIKES` ineffective cuts is left unchanged."""
@@ -31,8 +31,11 @@ def is_on_one_hash(context: EvaluationContext, segment: Segment) -> bool:
 
 def next_cut_at(context: EvaluationContext, segment: Segment, stop_ms: int) -> int | None:
     """Return the time (milliseconds since the Unix epoch) until which the segment is left unchanged because its latest
-    `MOST_STRIKES` cuts had no effect: `stop_ms` after its creation. None if the segment may be cut now.
+    `MOST_STRIKES` cuts had no effect: `stop_ms` after its creation. None if the segment may be cut now, as always with
+    a key histogram: it shows where a cut divides the load.
     """
     stopped_until = segment.created_at_ms + stop_ms
     had_ineffective_cuts = context.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
-    return stopped_until if had_ineffective_cuts and context.now < stopped_until else None
+    has_histogram = segment.segment_id in context.situation.sketches
+    is_stopped = had_ineffective_cuts and not has_histogram and context.now < stopped_until
+    return stopped_until if is_stopped else None

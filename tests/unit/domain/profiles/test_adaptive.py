@@ -354,7 +354,7 @@ def test_one_hash_is_not_divided() -> None:
     assert refusal.not_before is None
 
 
-def test_after_cuts_in_vain_a_segment_is_left_alone_for_an_hour() -> None:
+def test_after_cuts_in_vain_a_segment_is_left_alone_for_an_hour_unless_its_load_is_known() -> None:
     def struck(times: int, age_ms: int = 0) -> EvaluationInput:
         layout = SegmentLayout.from_segments(
             3, 9, (Segment(8, HashRange(0, 65535), parent_ids=(2,), created_at_ms=NOW - age_ms),)
@@ -365,6 +365,7 @@ def test_after_cuts_in_vain_a_segment_is_left_alone_for_an_hour() -> None:
     [refusal] = decide(struck(MOST_STRIKES)).refusals
     assert (refusal.reason, refusal.not_before) == (RefusalReason.UNSPLITTABLE, NOW + STOP_MS)
     assert decide(struck(MOST_STRIKES, STOP_MS)).decisions
+    assert decide(replace(struck(MOST_STRIKES), sketches={8: (4.0, 1.0, 1.0, 2.0)})).decisions
 
 
 @pytest.mark.parametrize(("clients", "producers"), [(40, 0), (0, 40), (25, 15)])
