@@ -162,14 +162,16 @@ class _Planner:
         could be spared, and limit the validity of the evaluation.
 
         If the plan exceeds the maximum number of segments, the plan is computed again with a target load of at least
-        `TARGET_AT_THE_CAP` for each segment. The limits of segments, the places of consumers and the budget of
+        `TARGET_AT_THE_CAP` for each segment, and with a price at which a hot run adds segments only if no run that
+        adds fewer contains its hot segments. The limits of segments, the places of consumers and the budget of
         reconnections then exclude or change actions, in this order.
         """
         plan = self._plan(self._prices)
         capacity = self._context.policy.max_segments - self._segments_high
         if sum(max(0, run.parts - run.length) for run in plan.runs) > capacity:
-            crowded_prices = replace(self._prices, target=max(TARGET_AT_THE_CAP, self._prices.target))
-            plan = self._plan(crowded_prices)
+            target = max(TARGET_AT_THE_CAP, self._prices.target)
+            scarcity = self._prices.reshape_cost(1.0, MAX_RUN)
+            plan = self._plan(replace(self._prices, target=target, scarcity=scarcity))
         actions = self._within_segment_limits(self._planned_actions(plan))
         actions = self._within_reconnection_budget(self._with_places_kept(actions))
         self._explain(plan, actions)

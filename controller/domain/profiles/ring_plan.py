@@ -50,7 +50,7 @@ class Prices:
     reconnecting all clients of one segment. `tick_seconds`: seconds between two ticks, of which there are at most
     `memory_ticks`. `most_parts`: maximum number of children of one action. `most_spared`: maximum number of
     segments that one action may remove. `recut`: True if several segments may become several others. `longest_run`:
-    maximum number of segments that one action seals.
+    maximum number of segments that one action seals. `scarcity`: additional cost of each segment that a scale-out adds.
     """
 
     target: float = 0.9
@@ -62,6 +62,7 @@ class Prices:
     most_spared: int = MAX_RUN
     recut: bool = True
     longest_run: int = MAX_RUN
+    scarcity: float = 0.0
 
     @property
     def segment(self) -> float:
@@ -290,6 +291,7 @@ def _scale_out(first: int, end: int, width: float, ticks: Sequence[float], price
     price = prices.reshape_cost(width, count)
     added = parts - count
     cost = TICKS_PER_GROWTH * prices.tick_seconds * added + prices.segment * abs(added) + price
+    cost += prices.scarcity * max(0, added)
     return Run(first, count, parts, cost, price, 0.0, True, fewest)
 
 

@@ -241,6 +241,19 @@ def test_above_the_cap_neighbours_are_still_divided_anew_into_as_many() -> None:
     assert (sealed_by(act), parts_of(act)) == ((0, 1), 2)
 
 
+def test_at_the_cap_a_hot_segment_and_its_neighbour_are_divided_anew_where_a_split_would_be_cheaper() -> None:
+    layout = SegmentLayout.initial(1, now=0).split(0, 0, (0x4000, 0x6000))
+    loads = [load * CAPACITY for load in (1.2, 0.6, 0.85)]
+
+    def at_most(segments: int) -> list[tuple[tuple[int, ...], int]]:
+        capped = replace(POLICY, max_segments=segments)
+        decisions = decide(topic(*loads, layout=layout, policy=capped, capabilities=ANYTHING)).decisions
+        return [(sealed_by(act), parts_of(act)) for act in decisions]
+
+    assert at_most(4) == [((1,), 2)]
+    assert at_most(3) == [((1, 2), 2)]
+
+
 def test_the_floor_is_kept() -> None:
     floor = replace(POLICY, min_segments=3, reseal_price_segment_seconds=2_000)
     [act] = decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, policy=floor)).decisions
