@@ -197,12 +197,12 @@ class _Planner:
         The present load is the newest remembered load. If nothing is remembered, or the segment is in `excluded`, the
         present load is that of the load record; without a load record the present load is 0.
 
-        Unless the segment is in `excluded`, the evaluation is valid at most until the fresh load record becomes
-        stale. If the segment may be in a run but a person keeps the segment apart, the evaluation is also valid at
-        most until that time ends.
+        The evaluation is valid at most until the fresh load record becomes stale. If the segment may be in a run but
+        a person keeps the segment apart, the evaluation is also valid at most until that time ends.
         """
         context = self._context
         segment, record = context.active[i], context.records[i]
+        context.wake_when_stale(record)
         width = segment.hash_range.width / RING_SIZE
         load = math.nan if record is None else self._load_of(record.stats)
         if math.isnan(load) or record is None:
@@ -215,7 +215,6 @@ class _Planner:
         if context.is_stale(record):
             context.refuse_stale(self._lane(load), i)
             return Member(load, width, ticks, is_excluded=True)
-        context.wake_when_stale(record)
         if segment.segment_id in context.busy:
             if load > 1:
                 context.refuse_busy(self._lane(load), segment.segment_id)
@@ -521,7 +520,7 @@ class _Planner:
         """
         context = self._context
         return max(
-            context.policy.min_segments, min(consumer_plan.segments_wanted(context), context.segments_net)
+            context.policy.min_segments, min(consumer_plan.segments_to_keep(context), context.segments_net)
         )
 
     def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:

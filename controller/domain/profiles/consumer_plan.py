@@ -53,9 +53,24 @@ def segments_wanted(context: EvaluationContext) -> int:
     one segment for each `split_vs_rebucket_min_msg_rate_in` messages per second, and any number of segments if this
     parameter is 0. A segment without a fresh load record adds nothing to the rate.
     """
+    return _segments_for(context, context.policy.split_vs_rebucket_min_msg_rate_in)
+
+
+def segments_to_keep(context: EvaluationContext) -> int:
+    """Return the number of segments below which other actions must not bring the topic, because its consumers need
+    them: as `segments_wanted`, but any number is justified while a segment has no fresh load record, because the
+    topic's rate is then not known.
+    """
+    is_known = not any(record is None or context.is_stale(record) for record in context.records)
+    return _segments_for(context, context.policy.split_vs_rebucket_min_msg_rate_in if is_known else 0)
+
+
+def _segments_for(context: EvaluationContext, split_rate: float) -> int:
+    """Return the number of segments for the consumers of the topic (`segments_wanted`) if `split_rate` messages per
+    second justify a segment.
+    """
     if not context.shared_buckets:
         return context.consumers
-    split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
     rate = sum(_rate(context, record) for record in context.records)
     justified = int(min(rate / split_rate, RING_SIZE)) if split_rate > 0 else RING_SIZE
     return min(context.consumers, justified, context.policy.max_segments)

@@ -293,6 +293,19 @@ def test_no_consumer_that_needs_a_segment_of_its_own_loses_it() -> None:
     assert decide(ring(0.05, 0.05, 0.05, 0.05, ticks=45, consumers=4)).decisions
 
 
+def test_a_silent_collector_does_not_take_segments_from_consumers() -> None:
+    """The rate of the two segments that are still heard justifies two segments; that of all justifies four."""
+    heard = ring(0.1, 0.1, 0.1, 0.1, ticks=45, consumers=4)
+    old = {i: record(0.1 * CAPACITY, POLICY, observed_at=NOW - 300_001) for i in (2, 3)}
+    silent = replace(heard, loads={**heard.loads, **old})
+
+    for situation in (silent, replace(heard, loads={i: heard.loads[i] for i in (0, 1)})):
+        evaluation = decide(situation, {Lane.MERGE})
+
+        assert evaluation.decisions == ()
+        assert reasons(evaluation)[None] is RefusalReason.WOULD_IDLE_CONSUMER
+
+
 @pytest.mark.parametrize(
     ("limit", "capabilities", "children"),
     [(4, ANYTHING, 4), (3, ANYTHING, None), (4, replace(ANYTHING, max_children=3), None)],
