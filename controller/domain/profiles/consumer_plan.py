@@ -36,6 +36,10 @@ MOST_EQUAL_SHARES = 2
 """Maximum number of consumers that the plan gives to a segment, as a multiple of the number that equal shares would
 give to it.
 """
+KEPT_FROM = 0.8
+"""Part of `split_vs_rebucket_min_msg_rate_in` from which other actions keep a segment for consumers. It is less than 1, so
+that a rate near a multiple of this parameter does not add and remove a segment in turns.
+"""
 COLLECTING_MS = 500
 """Milliseconds without a change of consumers after which the next action for consumers is taken, following an earlier
 one.
@@ -58,11 +62,13 @@ def segments_wanted(context: EvaluationContext) -> int:
 
 def segments_to_keep(context: EvaluationContext) -> int:
     """Return the number of segments below which other actions must not bring the topic, because its consumers need
-    them: as `segments_wanted`, but any number is justified while a segment has no fresh load record, because the
-    topic's rate is then not known.
+    them. Differs from `segments_wanted` in two ways if consumers can share segments: the part `KEPT_FROM` of
+    `split_vs_rebucket_min_msg_rate_in` justifies a segment, and any number of segments is justified while one has no
+    fresh load record, because the topic's rate is then not known.
     """
     is_known = not any(record is None or context.is_stale(record) for record in context.records)
-    return _segments_for(context, context.policy.split_vs_rebucket_min_msg_rate_in if is_known else 0)
+    split_rate = KEPT_FROM * context.policy.split_vs_rebucket_min_msg_rate_in
+    return _segments_for(context, split_rate if is_known else 0)
 
 
 def _segments_for(context: EvaluationContext, split_rate: float) -> int:

@@ -411,3 +411,24 @@ def test_with_constant_load_and_consumers_nothing_more_is_done_after_settling(wo
 
     assert world.made[settled:] == []
     assert world.places >= min(consumers, most_places(world))
+
+
+def test_a_rate_around_a_whole_number_of_segments_adds_and_removes_none_in_turns() -> None:
+    """2,000 messages a second and 1 % more or less, of which 1,000 justify a segment, and two consumers."""
+    layout = SegmentLayout.initial(1, bucket_budget=1, now=0)
+    situation = EvaluationInput(
+        layout=layout,
+        loads={},
+        stream_consumers={"orders": 2},
+        policy=ADAPTIVE,
+        capabilities=SHARED,
+        consumers_changed_at=NOW - 1_000,
+        now=NOW,
+    )
+    world = SimulatedTopic(situation, (250.0,) * 8)
+    world._measure()
+    for tick in range(240):
+        world.densities = (252.5 if tick % 2 else 247.5,) * 8
+        world.run(1)
+
+    assert [type(act) for _, act in world.made] == [Split]
