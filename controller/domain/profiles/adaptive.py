@@ -151,6 +151,8 @@ class _Planner:
             most_spared=max(0, context.segments_low - self._fewest()),
             recut=whole_ring,
             longest_run=MAX_RUN if whole_ring else 2,
+            most_places=context.most_places,
+            spare_places=max(0, context.count_places() - context.consumers),
         )
         self._reported: set[int] = set()
         excluded = _changed_segments(served)
@@ -225,9 +227,14 @@ class _Planner:
         pause = context.kept.get(segment.segment_id)
         if pause is not None:
             context.wake_at(pause.ends_at)
-        has_histogram = segment.segment_id in context.situation.sketches
         return Member(
-            load, width, ticks, hot=hot, has_histogram=has_histogram, is_kept_apart=pause is not None
+            load,
+            width,
+            ticks,
+            hot=hot,
+            has_histogram=segment.segment_id in context.situation.sketches,
+            is_kept_apart=pause is not None,
+            places=context.places_of(segment.bucket_count),
         )
 
     def _load_of(self, stats: LoadStats) -> float:
@@ -467,13 +474,11 @@ class _Planner:
 
     def _with_places_kept(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
         """Return the actions after which every consumer that has a place still has a place. Without shared buckets,
-        or without consumers, all actions are returned unchanged. The cuts and the buckets of actions are changed in
-        place.
+        or without consumers, all actions are returned unchanged. The buckets of actions are changed in place.
 
-        If an action would leave too few places, its children get more entry buckets. If the maximum number of entry
-        buckets does not suffice either, a scale-out gets more children, at cuts of equal width. The scale-out is
-        refused if the number of children exceeds the maximum of the data plane, the number of hashes, or the segments
-        that the policy's maximum leaves. A scale-in for which entry buckets do not suffice is refused.
+        If an action would leave too few places, its children get more entry buckets. The action is refused if the
+        maximum number of entry buckets does not suffice either. That happens to a scale-out, which has enough
+        children for its places by plan, only if a limit lowered their number or an earlier action took spare places.
         """
         context = self._context
         if not context.shared_buckets or not context.consumers:
@@ -481,25 +486,19 @@ class _Planner:
         places = context.count_places()
         served = min(context.consumers, places)
         spare, accepted = places - served, []
-        capacity = context.policy.max_segments - self._segments_high - sum(max(0, a.added) for a in actions)
         for action in actions:
             before, share = self._places_of(action)
-            lost = before - (len(action.cuts) + 1) * share
-            capacity += max(0, action.added)
+            children = len(action.cuts) + 1
+            lost = before - children * share
             if lost > spare:
-                parts = max(len(action.cuts) + 1, math.ceil((before - spare) / context.most_places))
-                if parts > len(action.cuts) + 1:
-                    union = self._union(action.run)
-                    most_parts = min(self._prices.most_parts, action.run.length + capacity, union.width)
-                    if not action.run.is_scale_out or parts > most_parts:
-                        self._refuse_run(
-                            action.run, RefusalReason.WOULD_IDLE_CONSUMER, "places", places - lost, served
-                        )
-                        continue
-                    action.cuts = union.equal_cuts(parts)
-                action.buckets = math.ceil((before - spare) / parts)
-                lost = before - parts * action.buckets
-            capacity -= max(0, action.added)
+                buckets = math.ceil((before - spare) / children)
+                if buckets > context.most_places:
+                    self._refuse_run(
+                        action.run, RefusalReason.WOULD_IDLE_CONSUMER, "places", places - lost, served
+                    )
+                    continue
+                action.buckets = buckets
+                lost = before - children * buckets
             spare -= max(0, lost)
             accepted.append(action)
         return accepted

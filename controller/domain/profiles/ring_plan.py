@@ -51,6 +51,8 @@ class Prices:
     `memory_ticks`. `most_parts`: maximum number of children of one action. `most_spared`: maximum number of
     segments that one action may remove. `recut`: True if several segments may become several others. `longest_run`:
     maximum number of segments that one action seals. `scarcity`: additional cost of each segment that a scale-out adds.
+    `most_places`: maximum number of consumers that a segment can serve. `spare_places`: number of places (consumers that
+    segments can serve) of which no consumer needs one.
     """
 
     target: float = 0.9
@@ -63,6 +65,8 @@ class Prices:
     recut: bool = True
     longest_run: int = MAX_RUN
     scarcity: float = 0.0
+    most_places: int = 1
+    spare_places: int = 65_536
 
     @property
     def segment(self) -> float:
@@ -156,6 +160,7 @@ class Member(NamedTuple):
 
     `is_excluded`: in no run. `is_kept_apart`: in no run of several members. `hot`: must be scaled out.
     `has_histogram`: the distribution of its load is known, so that neighbours of other density may be cut together.
+    `places`: number of consumers that it can serve.
     """
 
     load: float
@@ -165,6 +170,7 @@ class Member(NamedTuple):
     is_excluded: bool = False
     has_histogram: bool = False
     is_kept_apart: bool = False
+    places: int = 0
 
 
 class RingPlan(NamedTuple):
@@ -266,7 +272,8 @@ def _priced_runs(
                 lowest_density, highest_density = min(lowest_density, density), max(highest_density, density)
                 is_even = has_histogram or highest_density <= UNEVEN_DENSITY * lowest_density
             if hot:
-                run = _scale_out(first, end, width, ticks, prices) if is_even and not is_kept_apart else None
+                places = sum(member.places for member in members[first:end])
+                run = _scale_out(first, end, width, ticks, prices, places) if is_even and not is_kept_apart else None
                 if run is not None and not (run.parts == run.length and _is_equal(members, first, end)):
                     by_end[end].append(run)
             elif end > first + 1:
@@ -276,15 +283,18 @@ def _priced_runs(
     return by_end
 
 
-def _scale_out(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
+def _scale_out(
+    first: int, end: int, width: float, ticks: Sequence[float], prices: Prices, places: int
+) -> Run | None:
     """Return the run that gives the members from index `first` to before `end` as many parts as their present load
-    needs at the target: at least 2 for a single member, at most `most_spared` fewer than the members, and at most
-    `most_parts`. None if several members need more parts than the data plane can make of them. `width` is the share of
-    the ring that the members have together; `ticks` has the sum of their loads at each remembered tick, the present
-    tick first.
+    needs at the target: at least 2 for a single member, at most `most_spared` fewer than the members, enough for the
+    places that consumers need, and at most `most_parts`. None if several members need more parts than the data plane
+    can make of them. `width` is the share of the ring, and `places` the number of places, that the members have
+    together; `ticks` has the sum of their loads at each remembered tick, the present tick first.
     """
     count = end - first
-    fewest = max(2 if count == 1 else 1, count - prices.most_spared)
+    parts_for_places = math.ceil((places - prices.spare_places) / prices.most_places)
+    fewest = max(2 if count == 1 else 1, count - prices.most_spared, parts_for_places)
     parts = min(max(_parts_needed(ticks[0], prices), fewest), prices.most_parts)
     if count > 1 and (parts < fewest or (parts > 1 and not prices.recut)):
         return None

@@ -322,8 +322,32 @@ def test_segments_for_the_places_of_consumers_are_made_within_the_limits(
 
     assert [parts_of(act) for act in evaluation.decisions] == ([children] if children else [])
     assert [(told.reason, told.metric, told.value, told.needed) for told in evaluation.refusals] == (
-        [] if children else [(RefusalReason.WOULD_IDLE_CONSUMER, "places", 2, 4)]
+        [] if children else [(RefusalReason.WOULD_IDLE_CONSUMER, "places", 3, 4)]
     )
+
+
+def test_segments_for_the_places_of_consumers_are_cut_where_the_load_is() -> None:
+    policy = replace(POLICY, entry_bucket_max_per_segment=1, split_vs_rebucket_min_msg_rate_in=1e6)
+    known = sketched(ring(1.5, buckets=4, consumers=4, policy=policy), (4, 1, 1, 1, 1, 0, 0, 0))
+
+    [act] = decide(known).decisions
+
+    assert isinstance(act, Split)
+    assert (len(act.at), act.at[0]) == (3, 0x2000)
+
+
+def test_a_relief_is_not_chosen_if_the_places_of_consumers_would_leave_its_cuts_as_they_are() -> None:
+    """Two children would carry the load of the four segments, but each consumer needs a segment."""
+    policy = replace(POLICY, entry_bucket_max_per_segment=1, split_vs_rebucket_min_msg_rate_in=1e9)
+    loads = [0.5] * 16
+    loads[3:7] = 1.2, 0.15, 0.15, 0.15
+    known = ring(*loads, consumers=16, policy=policy)
+    situation = replace(known, sketches=dict.fromkeys(range(3, 7), (1.0,) * 1024))
+
+    [act] = decide(situation).decisions
+
+    plan_action(act, situation.layout, max_buckets=1)
+    assert (sealed_by(act), parts_of(act)) == ((3,), 2)
 
 
 def test_a_range_is_not_cut_into_more_segments_for_consumers_than_it_has_hashes() -> None:

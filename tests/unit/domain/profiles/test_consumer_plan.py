@@ -203,7 +203,7 @@ def test_a_split_for_load_keeps_the_places_that_consumers_need() -> None:
     ("consumers", "limits", "sealed", "children"),
     [
         (1, {"entry_bucket_max_per_segment": 1, "split_vs_rebucket_min_msg_rate_in": 100_000}, 3, 2),
-        (4, {"entry_bucket_max_per_segment": 1, "split_vs_rebucket_min_msg_rate_in": 100_000}, 3, 3),
+        (4, {"entry_bucket_max_per_segment": 1, "split_vs_rebucket_min_msg_rate_in": 100_000}, 2, 2),
         (4, {}, 2, 2),
         (0, {"min_segments": 4}, 2, 2),
     ],
