@@ -295,9 +295,9 @@ class _Planner:
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
         """Return True if the segment must be scaled out at once. One of three conditions suffices: the load exceeds
-        the capacity by more than `overload_tolerance`; the segment has parents and was created at most `SETTLE_TICKS`
-        ticks ago; or the overload has already cost as much as a reshape that adds a segment. If the second condition
-        decides, the evaluation is valid at most until these ticks are over.
+        the capacity by more than `overload_tolerance`; the segment's range was cut at most `SETTLE_TICKS` ticks ago
+        (`_has_new_range`); or the overload has already cost as much as a reshape that adds a segment. If the second
+        condition decides, the evaluation is valid at most until these ticks are over.
 
         The caller has checked that `load`, the segment's load as a share of the capacity, is above 1. `width` is the
         segment's share of the ring. `ticks` has the remembered loads, newest first.
@@ -306,14 +306,20 @@ class _Planner:
         created_at = context.active[i].created_at_ms
         if load > 1 + context.policy.overload_tolerance:
             return True
-        if (
-            created_at > 0
-            and context.active[i].parent_ids
-            and context.now - created_at <= self._ms(SETTLE_TICKS)
-        ):
+        is_settling = created_at > 0 and context.now - created_at <= self._ms(SETTLE_TICKS)
+        if is_settling and self._has_new_range(i):
             context.wake_at(created_at + self._ms(SETTLE_TICKS) + 1)
             return True
         return self._overload_cost(ticks) >= self._prices.reshape_cost(width, 1) + self._prices.segment
+
+    def _has_new_range(self, i: int) -> bool:
+        """Return True if the segment at index `i` has another range than its parents: it has several parents, or a
+        neighbour with the same parent. A rebucket and a repair leave the range as it is.
+        """
+        active = self._context.active
+        parent_ids = active[i].parent_ids
+        siblings = [s for s in active[max(0, i - 1) : i + 2] if s.parent_ids == parent_ids]
+        return len(parent_ids) > 1 or (len(parent_ids) == 1 and len(siblings) > 1)
 
     def _overload_cost(self, ticks: Sequence[float]) -> float:
         """Return the cost of the current overload since it began, in segment-seconds; 0 without an overload. The

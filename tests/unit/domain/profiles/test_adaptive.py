@@ -105,15 +105,21 @@ def test_above_the_tolerance_relief_comes_at_once() -> None:
 
 
 def test_what_was_made_too_small_a_moment_ago_is_not_tolerated() -> None:
-    def with_age(ms: int) -> EvaluationInput:
+    def with_age(ms: int, *, cut: bool = True) -> EvaluationInput:
         layout = SegmentLayout.from_segments(
-            5, 9, (Segment(8, HashRange(0, 65535), parent_ids=(3,), created_epoch=5, created_at_ms=NOW - ms),)
+            5,
+            10,
+            (
+                Segment(8, HashRange(0, 32767), parent_ids=(3,), created_epoch=5, created_at_ms=NOW - ms),
+                Segment(9, HashRange(32768, 65535), parent_ids=(3 if cut else 4,), created_epoch=5),
+            ),
         )
-        return topic(1.05 * CAPACITY, layout=layout, policy=POLICY, capabilities=ANYTHING)
+        return topic(1.05 * CAPACITY, 0.8 * CAPACITY, layout=layout, policy=POLICY, capabilities=ANYTHING)
 
     assert decide(with_age(SETTLE_MS)).decisions
     assert decide(with_age(SETTLE_MS)).valid_until == NOW + 1
     assert decide(with_age(SETTLE_MS + 1)).decisions == ()
+    assert decide(with_age(0, cut=False)).decisions == ()  # the segment was given other entry buckets, or repaired
 
 
 def test_capacity_is_given_back_when_waiting_has_cost_more_than_sealing() -> None:
