@@ -6,8 +6,9 @@ marked action is performed after an approval that covers the action (`Approval.c
 the default answer.
 
 The `ApprovalGate` of one evaluation checks each action that a profile chooses. `evaluator` excludes the segments of
-the held actions and runs the profile again. An approved action must be chosen again before it is performed, so all
-limits are checked against the topic at that time. This module calls no other component and reads no clock.
+the held actions and runs the profile again; a held action gives way to an approved one that shares a segment with it.
+An approved action must be chosen again before it is performed, so all limits are checked against the topic at that
+time. This module calls no other component and reads no clock.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class ApprovalGate:
     `approvals`: the approvals of the topic, one for each kind of action and sealed segments; of several, the last
     counts. `now` is in milliseconds since the Unix epoch. `proposals`: held actions for which an approval is to be
     requested; together with the pending approvals at most `MAX_PENDING`. `until`: the earliest end of the approvals
-    that let an action pass, in milliseconds since the Unix epoch; None if no approval did.
+    that let an action pass or are blocked, in milliseconds since the Unix epoch; None if there is none.
     """
 
     def __init__(self, policy: AutoScalePolicy, approvals: Iterable[Approval], now: int) -> None:
@@ -179,23 +180,51 @@ class ApprovalGate:
         reported = {*lane_refusals}
         return tuple(held.own_refusal for held in self._held if held.own_refusal not in reported)
 
-    def hold_unless_approved(self, action: Decision) -> bool:
-        """Return False if the action may be performed: the policy requires no approval for the action (`is_marked`),
+    def blocked(self) -> list[tuple[int, ...]]:
+        """Return the segments of each valid approval that a held action blocks, because both would seal the same
+        segment; in ascending order. `until` becomes the earliest end of these approvals, unless it is earlier already.
+        """
+        held = self.held.keys()
+        blocked = [
+            approval
+            for approval in self._approvals.values()
+            if self._is_valid(approval) and not held.isdisjoint(approval.segment_ids)
+        ]
+        for approval in blocked:
+            self._end_with(approval)
+        return sorted({approval.segment_ids for approval in blocked})
+
+    def drop_overlapping(self, decisions: Iterable[Decision]) -> None:
+        """Remove the held actions and the proposals that would seal a segment of the decisions."""
+        sealed = {segment_id for action in decisions for segment_id in sealed_by(action)}
+        self._held = [held for held in self._held if sealed.isdisjoint(sealed_by(held.action))]
+        self.proposals = [action for action in self.proposals if sealed.isdisjoint(sealed_by(action))]
+
+    def is_allowed(self, action: Decision) -> bool:
+        """Return True if the action may be performed: the policy requires no approval for the action (`is_marked`),
         or an approval that covers the action was granted less than `VALID_MS` ago. In the second case `until` becomes
         the end of this approval, unless `until` is earlier already.
+        """
+        if not is_marked(self._policy, action):
+            return True
+        approval = self._approvals.get(action_key(action))
+        if approval is None or not self._is_valid(approval) or not approval.covers(action):
+            return False
+        self._end_with(approval)
+        return True
+
+    def hold_unless_approved(self, action: Decision) -> bool:
+        """Return False if the action may be performed (`is_allowed`).
 
         Otherwise add the action to `held` and return True. The action is also added to `proposals`, unless the
         topic's approval for the action's kind and segments is pending, or was rejected less than
         `approval_hold_seconds` ago, or `MAX_PENDING` is reached. An approval that is expired or done, that is older
         than `VALID_MS`, or that does not cover the action therefore leads to another proposal.
         """
-        if not is_marked(self._policy, action):
+        if self.is_allowed(action):
             return False
         approval = self._approvals.get(action_key(action))
         match approval.state if approval is not None else None:
-            case ApprovalState.APPROVED if approval is not None and self._is_valid_for(approval, action):
-                self.until = min(self.until or self._approved_until(approval), self._approved_until(approval))
-                return False
             case ApprovalState.PENDING:
                 self._held.append(HeldAction(action))
             case ApprovalState.REJECTED if approval is not None and self._now < self._rejected_until(
@@ -215,8 +244,13 @@ class ApprovalGate:
             self._pending_count += 1
             self.proposals.append(action)
 
-    def _is_valid_for(self, approval: Approval, action: Decision) -> bool:
-        return self._now < self._approved_until(approval) and approval.covers(action)
+    def _is_valid(self, approval: Approval) -> bool:
+        return approval.state is ApprovalState.APPROVED and self._now < self._approved_until(approval)
+
+    def _end_with(self, approval: Approval) -> None:
+        """Set `until` to the end of this approval, unless `until` is earlier already."""
+        end = self._approved_until(approval)
+        self.until = min(self.until or end, end)
 
     def _approved_until(self, approval: Approval) -> int:
         """Return the end of an approval that was granted, in milliseconds since the Unix epoch."""

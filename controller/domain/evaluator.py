@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from controller.domain.approval_rule import ApprovalGate, requires_approvals
-from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason, sealed_by
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import AutoScalePolicy, Violation, violations
 from controller.domain.policy_parameters import misfit
@@ -111,10 +111,14 @@ def _with_approvals(situation: EvaluationInput, lanes: Collection[Lane]) -> Eval
     again without the segments of the held actions. This is repeated until no action must be held, in at most
     `MOST_ROUNDS` rounds.
 
+    If a held action blocks an approved one, because both seal the same segment, the profile decides once more with
+    the segments of the approved action. If the profile then chooses the approved action, this is the last round, and
+    held actions that share a segment with its actions are left out. Otherwise the last round is the one before.
+
     The decisions are those of the last round, without held actions. The refusals are the profile's refusals of the
     last round, and one refusal of each action that was held in any round. `proposals` has the held actions whose
     approval is to be requested. The evaluation is valid until the earliest of these times: the end of validity of any
-    round, of an approval that was used, or of a rejection.
+    round, of an approval that was used or blocked, or of a rejection.
     """
     profile = PROFILES_BY_NAME[situation.policy.profile]
     approvals = ApprovalGate(situation.policy, situation.approvals, situation.now)
@@ -124,12 +128,22 @@ def _with_approvals(situation: EvaluationInput, lanes: Collection[Lane]) -> Eval
         context = EvaluationContext(situation, approvals.held)
         chosen = profile.answer(context, lanes)
         decisions = tuple(action for action in chosen if not approvals.hold_unless_approved(action))
-        ends += (context.valid_until, approvals.until)
+        ends.append(context.valid_until)
         rounds += 1
         if len(decisions) == len(chosen) or rounds == MOST_ROUNDS:
             break
+    ends += (refusal.not_before for refusal in approvals.refusals(()))
+    for segment_ids in approvals.blocked():
+        held = {i: action for i, action in approvals.held.items() if i not in segment_ids}
+        last = EvaluationContext(situation, held)
+        allowed = tuple(filter(approvals.is_allowed, profile.answer(last, lanes)))
+        ends.append(last.valid_until)
+        if segment_ids in map(sealed_by, allowed):
+            context, decisions = last, allowed
+            approvals.drop_overlapping(decisions)
+            break
     held_refusals = approvals.refusals(context.refusals)
-    ends += (refusal.not_before for refusal in held_refusals)
+    ends.append(approvals.until)
     until = min((end for end in ends if end is not None), default=None)
     return Evaluation(decisions, (*context.refusals, *held_refusals), until, tuple(approvals.proposals))
 

@@ -156,6 +156,23 @@ def test_a_merge_that_waits_does_not_stop_an_approved_one() -> None:
     assert evaluation.decisions == (Merge(2, 3, "cold"),)
 
 
+@pytest.mark.parametrize("state", [PENDING, REJECTED])
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_merge_that_waits_or_was_refused_does_not_stop_an_approved_one_of_the_same_segment(
+    state: ApprovalState, size: int
+) -> None:
+    answered = known(Merge(0, 1), state), known(Merge(1, 2), APPROVED)
+    evaluation = decide(cold(*answered, size=size))
+
+    assert (evaluation.decisions, evaluation.proposals) == ((Merge(1, 2, "cold"),), ())
+
+
+def test_a_merge_is_not_proposed_whose_segment_an_approved_one_takes() -> None:
+    evaluation = decide(cold(known(Merge(1, 2), APPROVED), size=3))
+
+    assert (evaluation.decisions, evaluation.proposals) == ((Merge(1, 2, "cold"),), ())
+
+
 def test_a_split_is_not_stopped_by_merges_that_wait() -> None:
     evaluation = decide(topic(10, 20, 99_999, policy=MERGES_WAIT))
 

@@ -15,7 +15,7 @@ from controller.domain.profiles import idle_buckets
 from controller.domain.profiles.evaluation_context import EvaluationContext
 from controller.domain.profiles.pip483 import consumer_lane, load_lane, merge_lane
 
-CODE_VERSION = "pip483-7"
+CODE_VERSION = "pip483-8"
 
 
 def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
