@@ -164,8 +164,8 @@ class _Planner:
         could be spared, and limit the validity of the evaluation.
 
         If the plan exceeds the maximum number of segments, the plan is computed again with a target load of at least
-        `TARGET_AT_THE_CAP` for each segment, and with a price at which a hot run adds segments only if no run that
-        adds fewer contains its hot segments. The limits of segments, the places of consumers and the budget of
+        `TARGET_AT_THE_CAP` for each segment, and with a price at which hot segments get additional segments only if
+        no other recut is sure to relieve them. The limits of segments, the places of consumers and the budget of
         reconnections then exclude or change actions, in this order.
         """
         plan = self._plan(self._prices)

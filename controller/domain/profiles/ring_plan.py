@@ -50,7 +50,8 @@ class Prices:
     reconnecting all clients of one segment. `tick_seconds`: seconds between two ticks, of which there are at most
     `memory_ticks`. `most_parts`: maximum number of children of one action. `most_spared`: maximum number of
     segments that one action may remove. `recut`: True if several segments may become several others. `longest_run`:
-    maximum number of segments that one action seals. `scarcity`: additional cost of each segment that a scale-out adds.
+    maximum number of segments that one action seals. `scarcity`: additional cost of each hot segment in a scale-out that
+    adds segments or may leave a part hot.
     `most_places`: maximum number of consumers that a segment can serve. `spare_places`: number of places (consumers that
     segments can serve) of which no consumer needs one.
     """
@@ -272,8 +273,11 @@ def _priced_runs(
                 lowest_density, highest_density = min(lowest_density, density), max(highest_density, density)
                 is_even = has_histogram or highest_density <= UNEVEN_DENSITY * lowest_density
             if hot:
-                places = sum(member.places for member in members[first:end])
-                run = _scale_out(first, end, width, ticks, prices, places) if is_even and not is_kept_apart else None
+                run = (
+                    _scale_out(members[first:end], first, width, ticks, prices)
+                    if is_even and not is_kept_apart
+                    else None
+                )
                 if run is not None and not (run.parts == run.length and _is_equal(members, first, end)):
                     by_end[end].append(run)
             elif end > first + 1:
@@ -284,15 +288,16 @@ def _priced_runs(
 
 
 def _scale_out(
-    first: int, end: int, width: float, ticks: Sequence[float], prices: Prices, places: int
+    members: Sequence[Member], first: int, width: float, ticks: Sequence[float], prices: Prices
 ) -> Run | None:
-    """Return the run that gives the members from index `first` to before `end` as many parts as their present load
-    needs at the target: at least 2 for a single member, at most `most_spared` fewer than the members, enough for the
-    places that consumers need, and at most `most_parts`. None if several members need more parts than the data plane
-    can make of them. `width` is the share of the ring, and `places` the number of places, that the members have
-    together; `ticks` has the sum of their loads at each remembered tick, the present tick first.
+    """Return the run that gives the members, of which the first has the index `first`, as many parts as their present
+    load needs at the target: at least 2 for a single member, at most `most_spared` fewer than the members, enough for
+    the places that consumers need, and at most `most_parts`. None if several members need more parts than the data
+    plane can make of them. `width` is the share of the ring that the members have together; `ticks` has the sum of
+    their loads at each remembered tick, the present tick first.
     """
-    count = end - first
+    count = len(members)
+    places = sum(member.places for member in members)
     parts_for_places = math.ceil((places - prices.spare_places) / prices.most_places)
     fewest = max(2 if count == 1 else 1, count - prices.most_spared, parts_for_places)
     parts = min(max(_parts_needed(ticks[0], prices), fewest), prices.most_parts)
@@ -301,8 +306,18 @@ def _scale_out(
     price = prices.reshape_cost(width, count)
     added = parts - count
     cost = TICKS_PER_GROWTH * prices.tick_seconds * added + prices.segment * abs(added) + price
-    cost += prices.scarcity * max(0, added)
+    if prices.scarcity and (added > 0 or _may_stay_hot(members, width / parts, prices.target)):
+        cost += prices.scarcity * sum(member.hot for member in members)
     return Run(first, count, parts, cost, price, 0.0, True, fewest)
+
+
+def _may_stay_hot(members: Sequence[Member], width: float, target: float) -> bool:
+    """Return True if a part of this width exceeds the target load where the members' load is densest. False if all
+    members have a histogram, because their cuts follow the load.
+    """
+    if all(member.has_histogram for member in members):
+        return False
+    return max(member.load / member.width for member in members) * width > target
 
 
 def _scale_ins(

@@ -119,7 +119,8 @@ def test_what_was_made_too_small_a_moment_ago_is_not_tolerated() -> None:
     assert decide(with_age(SETTLE_MS)).decisions
     assert decide(with_age(SETTLE_MS)).valid_until == NOW + 1
     assert decide(with_age(SETTLE_MS + 1)).decisions == ()
-    assert decide(with_age(0, cut=False)).decisions == ()  # the segment was given other entry buckets, or repaired
+    # A segment that was given other entry buckets, or repaired.
+    assert decide(with_age(0, cut=False)).decisions == ()
 
 
 def test_capacity_is_given_back_when_waiting_has_cost_more_than_sealing() -> None:
@@ -353,7 +354,7 @@ def test_a_relief_is_not_chosen_if_the_places_of_consumers_would_leave_its_cuts_
     [act] = decide(situation).decisions
 
     plan_action(act, situation.layout, max_buckets=1)
-    assert (sealed_by(act), parts_of(act)) == ((3,), 2)
+    assert (sealed_by(act), parts_of(act)) == ((3, 4), 2)
 
 
 def test_a_range_is_not_cut_into_more_segments_for_consumers_than_it_has_hashes() -> None:

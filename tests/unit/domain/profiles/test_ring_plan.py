@@ -57,6 +57,7 @@ def test_a_hot_segment_is_cut_into_as_many_parts_as_its_present_load_needs(
 
 UNEVEN = [Member(1.2, 0.04, [1.2], hot=True), Member(0.5, 0.06, [0.5])]
 HALVES_OF_ONE = Prices(recut=False, longest_run=2)
+SCARCE = Prices(target=1.05, scarcity=7_800.0)
 RUNS: dict[str, tuple[list[Member], Prices, list[tuple[int, int, int]]]] = {
     "a neighbour of like density helps out instead of one more segment": (
         [Member(1.2, 0.06, [1.2], hot=True), Member(0.5, 0.04, [0.5])],
@@ -68,6 +69,21 @@ RUNS: dict[str, tuple[list[Member], Prices, list[tuple[int, int, int]]]] = {
         [member._replace(has_histogram=True) for member in UNEVEN],
         Prices(),
         [(0, 2, 2)],
+    ),
+    "a split that seals less is cheaper": (
+        [Member(1.3, 0.2, [1.3], hot=True), Member(0.6, 0.1, [0.6])],
+        Prices(target=1.05),
+        [(0, 1, 2)],
+    ),
+    "but a neighbour helps out where segments are scarce": (
+        [Member(1.3, 0.2, [1.3], hot=True), Member(0.6, 0.1, [0.6])],
+        SCARCE,
+        [(0, 2, 2)],
+    ),
+    "unless a part may stay hot": (
+        [Member(1.5, 0.2, [1.5], hot=True), Member(0.55, 0.1, [0.55])],
+        SCARCE,
+        [(0, 1, 2)],
     ),
     # Two segments of a ring of eight save one segment: 60 segment-s a tick, against 7,800 / 4 for the seal and 60.
     "capacity is kept while it would not have paid for the reseal": (
