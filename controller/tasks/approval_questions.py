@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from controller.domain.approval_states import Subject
+from controller.domain.errors import Conflict
 from controller.domain.formatting import in_markdown
 from controller.services import approval_answers
 from controller.store.approvals import ApprovalRow
@@ -31,11 +33,19 @@ def answer_question(
     """Record an answer with the fields `approve`, `actor` and `reason` to a question of `approval_questions`,
     and return the approval. If no person answered in time, `actor` is None: expired approvals get their
     defaults (as in `services.approval_answers.settle`), and the approval is returned as it then is. If a person has
-    already given the same answer elsewhere, nothing changes. Raises NotFound, and the errors of
+    already given the same answer elsewhere, nothing changes. Raises NotFound; Conflict if the approval of this id is
+    another one, because the database was restored after the question; and the errors of
     `services.approval_answers.answer`.
     """
     approval_id = int(question["approval_id"])
     with cleave_at(dsn, extras) as app:
+        row = approval_answers.find(app.store, approval_id)
+        # A restored database issues ids again. The time is never changed, and is exact to the microsecond.
+        if row.expires_at != datetime.fromisoformat(question["expires_at"]):
+            raise Conflict(
+                f"approval {approval_id} is not the one of this question, because the database was restored since; "
+                "`cleave approvals list` shows what awaits an answer"
+            )
         if answer["actor"] is None:
             approval_answers.settle(app.store)
             row = approval_answers.find(app.store, approval_id)

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from controller import tasks
-from controller.domain.approval_states import ApprovalState
+from controller.domain.approval_states import ApprovalState, Subject
+from controller.domain.errors import Conflict
 from controller.domain.policy import PolicyOverride
 from controller.services import approval_answers
+from controller.store import approvals as approval_rows
+from controller.store.approvals import NewApproval
 from controller.store.topics import policies
 from tests.integration.airflow.conftest import RunDag, error_of_the_api_server
 from tests.integration.airflow.test_passes import states, xcom
@@ -172,7 +175,8 @@ def test_an_answer_from_required_actions_counts_once_and_nobody_s_is_the_default
     approval_id: int, bench: Bench, controller_url: str
 ) -> None:
     there = {"dsn": controller_url, "extras": {}}
-    question = {"approval_id": approval_id}
+    [question] = tasks.approval_questions(**there, run="cleave_approvals/one")
+    assert question["approval_id"] == approval_id
     nobody = {"approve": True, "actor": None, "reason": ""}
     early = tasks.answer_question(**there, question=question, answer=nobody)
     assert early["state"] == "pending", "its time is not over, whatever Airflow's clock says"
@@ -183,3 +187,22 @@ def test_an_answer_from_required_actions_counts_once_and_nobody_s_is_the_default
     assert (answered["state"], answered["answered_by"]) == ("rejected", "ann")
     assert tasks.answer_question(**there, question=question, answer=ann) == answered
     assert tasks.answer_question(**there, question=question, answer=nobody) == answered
+
+
+@pytest.mark.parametrize("actor", ["ann", None])
+def test_a_question_of_before_a_restore_answers_no_approval_that_has_its_id_now(
+    approval_id: int, bench: Bench, controller_url: str, actor: str | None
+) -> None:
+    there = {"dsn": controller_url, "extras": {}}
+    [question] = tasks.approval_questions(**there, run="cleave_approvals/one")
+    [row] = pending(bench.store)
+    bench.execute("DELETE FROM cleave.approval")
+    bench.execute(f"ALTER TABLE cleave.approval ALTER approval_id RESTART WITH {approval_id}")
+    about = NewApproval(Subject.PROMOTION, 1, row.topic_id, "promote candidate 1", "cheaper", "tests", 60)
+    bench.store.in_transaction(approval_rows.propose, [about])
+    answer = {"approve": True, "actor": actor, "reason": ""}
+
+    with pytest.raises(Conflict, match=f"approval {approval_id} is not the one of this question"):
+        tasks.answer_question(**there, question=question, answer=answer)
+
+    assert approval_answers.find(bench.store, approval_id).state is ApprovalState.PENDING
