@@ -237,11 +237,17 @@ def test_positions_of_a_topic_that_the_backup_lacks_are_found_after_the_pages_st
 
 
 @pytest.fixture
-def restored(postgres_server: PostgresServer) -> Iterator[str]:
-    """Name of the database that the page restores into, dropped at the end."""
+def restored(postgres_server: PostgresServer, database: str) -> Iterator[str]:
+    """Name of the database that the page restores into. It is dropped at the end, and so are the logins `<name>_migrator`
+    and `<name>_app`, which exist from the beginning.
+    """
     name = f"cleave_restored_{secrets.token_hex(4)}"
+    superuser = DatabaseAddress.of(database).parameters["user"]
+    for login, role in ((f"{name}_migrator", "cleave_owner"), (f"{name}_app", "cleave_controller")):
+        execute_as(superuser, database, f"CREATE ROLE {login} LOGIN PASSWORD 'pw' IN ROLE {role}")
     yield name
     postgres_server.drop_database(name)
+    execute_as(superuser, database, f"DROP ROLE {name}_migrator, {name}_app")
 
 
 @pytest.mark.timeout(600)
@@ -270,11 +276,15 @@ def test_a_restore_by_the_page_recovers_what_the_backup_lacks(
     lost.publish(0, 6)
     unread = unread_by_log(pulsar_bench) | unread_by_log(lost)
     url = DatabaseAddress.of(postgres_server.url(restored)).uri
+    migrator, app = (
+        DatabaseAddress.of(postgres_server.url(restored, user=f"{restored}_{login}", password="pw")).uri
+        for login in ("migrator", "app")
+    )
     page = Page(
         "how-to/restore-the-database.md",
         {
-            "postgresql://cleave_migrator:...@db/cleave_restored": f"'{url}'",
-            "postgresql://cleave_app:...@db/cleave_restored": f"'{url}'",
+            "postgresql://cleave_migrator:...@db/cleave_restored": f"'{migrator}'",
+            "postgresql://cleave_app:...@db/cleave_restored": f"'{app}'",
             "cleave_restored": restored,
             "acme/shop/orders": lost.topic_name.removeprefix("topic://"),
         },
@@ -296,6 +306,9 @@ def test_a_restore_by_the_page_recovers_what_the_backup_lacks(
     recovered = execute_as("cleave_inspector", url, recoveries)
     assert {row[0] for row in recovered} == {pulsar_bench.topic_name, lost.topic_name}
     assert execute_as("cleave_inspector", url, foreign) == []
+    for right in ("CONNECT", "TEMPORARY"):
+        granted = f"SELECT has_database_privilege('public', current_database(), '{right}')"
+        assert execute_as("cleave_inspector", url, granted) == [(False,)], right
     assert unread_by_log(pulsar_bench) | unread_by_log(lost) == unread
     newer.remove(lost.plane)
     lost.close()
