@@ -124,7 +124,9 @@ class Settings(BaseSettings):
     worker_lease_seconds: float = Field(15.0, gt=1.0, le=600.0)
     """Seconds after which the topic shards of a dead worker move to other workers."""
     worker_shards: int = Field(16, ge=1, le=4096)
-    """Number of topic shards; the same for every worker of one database."""
+    """Number of topic shards; the same for every process of one database. To change it, first stop all workers: a worker with another number
+    waits until twice the lease time after their end.
+    """
     worker_parallel_operations: int = Field(2, ge=1, le=64)
     """Maximum number of operations that a worker runs at once. More than 2 gain nothing on the embedded plane; a slow broker needs more."""
     worker_load_lane: bool = False

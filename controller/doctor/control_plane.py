@@ -18,10 +18,19 @@ broker needs longer.
 
 def workers(cleave: Application) -> str:
     """Return a sentence with the running workers, and where they serve consumers. Raises Note if no worker is
-    running.
+    running, or if the workers divide the topics into another number of shards than this process.
     """
+    count = cleave.settings.worker_shards
     with cleave.store.transaction() as tx:
         alive = live_workers(tx)
+        other_counts = read_view(
+            tx, "inspect.leases", "name = 'shard-count'", "live", "holder <> :count", count=str(count)
+        )
+    if other_counts:
+        raise Note(
+            f"the workers divide the topics into {other_counts[0]['holder']} shards, and CLEAVE_WORKER_SHARDS is {count} here; every "
+            "process of a database needs the same number"
+        )
     if not alive:
         raise Note(
             "no worker is up: Airflow's passes run operations, but consumer events wait; start `cleave worker`"

@@ -1,6 +1,6 @@
 """Leases: expiring rights, each with a term and an expiry time by the clock of the database.
 
-Workers announce themselves (`worker/<id>`) and divide the topics (`shard/<i>`) by leases. Any worker may take a lease that
+Workers announce themselves (`worker/<id>`), agree on the number of shards (`shard-count`) and divide the topics (`shard/<i>`) by leases. Any worker may take a lease that
 has expired or was resigned; each time the term rises by one. So a late write of the former holder is recognised: every
 writer checks `still_held` in its own transaction. Rows are never deleted, because terms must not start again.
 

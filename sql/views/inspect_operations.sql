@@ -108,4 +108,4 @@ SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clo
        l.incarnation, l.schema_version
   FROM cleave.lease l;
 COMMENT ON VIEW inspect.leases IS
-    'Leases and their holders, by the clock of the database. Rows worker/... are the running workers, with the address at which they serve consumers, and the newest migration they know (empty: the program is older than the column).';
+    'Leases and their holders, by the clock of the database. Rows worker/... are the running workers, with the address at which they serve consumers, and the newest migration they know (empty: the program is older than the column). The holder of shard-count is the number of shards into which the workers divide the topics.';

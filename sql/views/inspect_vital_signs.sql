@@ -92,11 +92,15 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
                FROM cleave.load_run WHERE applied_at <= clock_timestamp()) load
  CROSS JOIN (SELECT extract(epoch FROM clock_timestamp() - max(observed_at)) AS age_seconds FROM cleave.load_source) samples
  CROSS JOIN (SELECT count(*) FILTER (WHERE name LIKE 'worker/%' AND expires_at > clock_timestamp()) AS workers,
-                    count(*) FILTER (WHERE name LIKE 'shard/%' AND expires_at > clock_timestamp() - interval '1 hour') AS shards,
-                    count(*) FILTER (WHERE name LIKE 'shard/%' AND expires_at <= clock_timestamp()
+                    count(*) FILTER (WHERE is_shard AND expires_at > clock_timestamp() - interval '1 hour') AS shards,
+                    count(*) FILTER (WHERE is_shard AND expires_at <= clock_timestamp()
                                      AND expires_at > clock_timestamp() - interval '1 hour') AS shards_without_worker,
                     coalesce(sum(term) FILTER (WHERE name LIKE 'shard/%'), 0) AS lease_changes
-               FROM cleave.lease) leases
+               FROM (SELECT name, term, expires_at,
+                            CASE WHEN name LIKE 'shard/%'  -- a larger shard is of a time with more shards
+                                 THEN (substr(name, 7)::bigint < (SELECT holder::bigint FROM cleave.lease WHERE name = 'shard-count')) IS NOT FALSE
+                                 ELSE false END AS is_shard
+                       FROM cleave.lease) lease) leases
  CROSS JOIN (SELECT count(*) AS segments, max(age_seconds) AS oldest_seconds,
                     max(still_seconds) FILTER (WHERE NOT waits_for_parents) AS still_seconds
                FROM inspect.undrained) undrained

@@ -7,6 +7,9 @@ and terms. The holder trusts a lease for its time to live, counted from the *beg
 transaction that acts for a shard checks the terms again (`demand_held`), so a worker that was paused cannot write
 for lost shards.
 
+The number of shards is a lease too, `shard-count`. All workers with this number hold the lease together, and a worker
+with another number waits until the lease has ended: with two numbers in use, two workers would lead one topic.
+
 Only one process at a time may use a worker's name. A restarted process waits for the lease of the previous
 process. A process that sees another process renew this lease ends with WorkerNameInUse.
 
@@ -36,6 +39,8 @@ log = telemetry.get_logger(__name__)
 
 RETRY_SECONDS = 0.5
 """Pause after a failed round, and between two reads of another process's lease."""
+COUNT_LEASE = "shard-count"
+"""Name of the lease of the number of shards. Its holder is the number, as text."""
 
 
 class ShardLeases(OneProcess):
@@ -124,13 +129,15 @@ class ShardLeases(OneProcess):
         shards are trusted again after their time to live had passed. A shard that was lost and acquired again in the
         same round, at another term, is no change. Acquired shards, and lost or resigned shards, are logged and counted.
 
-        Raises HeldUp while another process of this name holds the lease of the name, WorkerNameInUse if that process
+        Raises HeldUp while workers with another number of shards are up, HeldUp while another process of this name
+        holds the lease of the name, WorkerNameInUse if that process
         has renewed the lease since the last round, and the errors of `Store.transaction`, such as StoreUnavailable.
         After an error `held` stays as it is until its time to live has passed.
         """
         began_at = self._clock.monotonic_seconds()
         # A transaction of its own, because the other one is rolled back while another process holds the name.
         self._store.in_single_statement(leases.limit_to_clock)
+        self._demand_common_count()
         with self._store.transaction() as tx:
             leases.limit_pause(tx, self._ttl_seconds)
             self._take_name(tx)
@@ -168,6 +175,20 @@ class ShardLeases(OneProcess):
                 workers=worker_count,
             )
         return changed
+
+    def _demand_common_count(self) -> None:
+        """Renew or acquire the lease of the number of shards. Raises HeldUp while workers with another number hold
+        the lease. The lease lasts longer than the trust in the shards of this round.
+        """
+        # A transaction of its own, so that no worker that is paused locks the row, which all workers write.
+        count = str(self._shard_count)
+        ttl_seconds = 2 * self._ttl_seconds
+        if self._store.in_single_statement(leases.renew_or_acquire, COUNT_LEASE, count, ttl_seconds) is None:
+            raise HeldUp(
+                f"other workers divide the topics into another number of shards than {count}; stop them first, or give "
+                "CLEAVE_WORKER_SHARDS the holder of the lease shard-count in inspect.leases",
+                RETRY_SECONDS,
+            )
 
     def _take_name(self, tx: Connection) -> None:
         """Renew or acquire the lease of the worker's name, in the caller's transaction, and store this process's web

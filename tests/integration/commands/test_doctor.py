@@ -233,6 +233,13 @@ def test_gates_that_could_be_open_or_do_not_hold_are_told(cleave: CommandLine, o
     demand(cleave, "gates", "wrong", "set the crypto failure action of its consumers to FAIL")
 
 
+def test_another_number_of_shards_is_told(cleave: CommandLine) -> None:
+    lease = "INSERT INTO cleave.lease (name, holder, expires_at) VALUES ('shard-count', '32', 'infinity')"
+    cleave.execute(lease)
+
+    demand(cleave, "workers", "note", "into 32 shards, and CLEAVE_WORKER_SHARDS is 16 here")
+
+
 def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
     """One records an older version; the other is of a program that records none."""
     newest = migrations.newest_known()

@@ -49,12 +49,13 @@ def worker(
     clock: ManualClock,
     ttl_seconds: float = TTL_SECONDS,
     incarnation: str | None = None,
+    shard_count: int = COUNT,
 ) -> ShardLeases:
     """Leases of another worker."""
     return ShardLeases(
         bench.store,
         name,
-        shard_count=COUNT,
+        shard_count=shard_count,
         ttl_seconds=ttl_seconds,
         clock=clock,
         incarnation=incarnation or f"of {name}",
@@ -94,6 +95,38 @@ def test_a_worker_alone_takes_all_and_shares_with_the_next(
     assert len(leases.held.held) == len(other.held.held) == COUNT // 2
 
 
+@pytest.mark.parametrize("other_count", [COUNT // 2, 2 * COUNT])
+def test_a_worker_with_another_number_of_shards_waits_for_all_others(
+    bench: Bench, leases: ShardLeases, clock: ManualClock, other_count: int
+) -> None:
+    """Topic 5 would be led by the holder of shard 1 of 4 and by that of shard 5 of 8."""
+    other = worker(bench, "w2", clock, shard_count=other_count)
+    for _ in range(2):
+        with pytest.raises(HeldUp, match=f"another number of shards than {other_count}"):
+            other.round()
+        assert not leases.round()
+    assert leases.held == Shards.of(COUNT, range(COUNT))
+
+    expire(bench)
+    assert other.round()
+
+    assert other.held == Shards.of(other_count, range(other_count))
+    with pytest.raises(HeldUp, match=f"another number of shards than {COUNT}"):
+        leases.round()
+    clock.seconds += TTL_SECONDS
+    assert leases.held.held == frozenset()
+    [health] = bench.rows("SELECT shards, shards_without_worker FROM inspect.health")
+    assert health == (other_count, 0)
+    other.resign()
+
+
+def test_the_number_of_shards_lasts_longer_than_the_shards(bench: Bench, leases: ShardLeases) -> None:
+    """Another number begins only when nobody trusts a shard of this one."""
+    ends = "SELECT expires_at FROM cleave.lease WHERE name = 'shard-count'"
+    newest = "SELECT max(expires_at) FROM cleave.lease WHERE starts_with(name, 'shard/')"
+    assert bench.scalar(ends) > bench.scalar(newest)
+
+
 def test_a_round_that_changes_nothing_says_so(leases: ShardLeases) -> None:
     assert not leases.round()
 
@@ -112,7 +145,8 @@ def test_trust_is_counted_from_the_question_and_not_from_the_answer(
     def slowly(
         tx: Connection, name: str, holder: str, ttl_seconds: float, **named: str | None
     ) -> Lease | None:
-        clock.seconds += TTL_SECONDS - 1
+        if name == "worker/w1":
+            clock.seconds += TTL_SECONDS - 1
         return asking(tx, name, holder, ttl_seconds, **named)
 
     monkeypatch.setattr(shard_leases.leases, "renew_or_acquire", slowly)
@@ -279,7 +313,7 @@ def test_leases_of_the_dead_end_in_time_after_the_databases_clock_went_back(
     with pytest.raises(HeldUp):
         restarted.round()
 
-    left = "SELECT extract(epoch FROM max(expires_at) - clock_timestamp()) FROM cleave.lease"
+    left = "SELECT extract(epoch FROM max(expires_at) - clock_timestamp()) FROM cleave.lease WHERE holder = 'w1'"
     assert TTL_SECONDS / 2 < bench.scalar(left) <= TTL_SECONDS
     fence(bench, leases, leases.held)
 
