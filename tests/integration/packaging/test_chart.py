@@ -300,7 +300,11 @@ def test_the_page_gives_airflow_the_secrets_that_it_creates_and_settings_that_ex
 
     assert {(one["secretName"], one["secretKey"]) for one in values["secret"]} == created_secrets("airflow")
     assert {name for name in names if not name.startswith(("AIRFLOW_CONN_CLEAVE", "AWS_"))} <= variables
-    assert {name for name in names if "PULSAR" in name} == {"CLEAVE_PULSAR_ADMIN_URL", "CLEAVE_PULSAR_TOKEN"}
+    assert {name for name in names if "PULSAR" in name} == {
+        "CLEAVE_PULSAR_ADMIN_URL",
+        "CLEAVE_PULSAR_SERVICE_URL",
+        "CLEAVE_PULSAR_TOKEN",
+    }
 
 
 def test_the_page_waits_for_the_longest_migration() -> None:
@@ -339,6 +343,9 @@ def test_the_page_installs_with_the_secrets_that_it_creates(tmp_path: Path) -> N
     [
         (["--set", "worker.collect=false"], "enable collector"),
         (["--set", "worker.fleetMetrics=false"], "enable metrics"),
+        (["--set", "landing.url=/var/lib/cleave/landing"], "landing.existingClaim"),
+        (["--set", "landing.url=file:///var/lib/cleave/landing"], "landing.existingClaim"),
+        (["--set", "landing.url=/srv/landing,landing.existingClaim=samples"], "landing.existingClaim"),
         (["--set", "settings.CLEAVE_API_SECRET=plain"], "extraEnv"),
         (["--set", "settings.CLEAVE_AIRFLOW_PASSWORD=plain"], "extraEnv"),
         (["--set", "settings.CLEAVE_TOKEN=plain"], "extraEnv"),

@@ -6,6 +6,13 @@
 {{- if not (or .Values.worker.fleetMetrics .Values.metrics.enabled) -}}
 {{- fail "worker.fleetMetrics is false and metrics.enabled is false, so nothing serves the metrics of the fleet; enable metrics" -}}
 {{- end -}}
+{{- with .Values.landing -}}
+{{- $isPath := or (not (contains "://" .url)) (hasPrefix "file://" .url) -}}
+{{- $isMounted := and .existingClaim (hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (trimPrefix "file://" .url)) -}}
+{{- if and $isPath (not $isMounted) -}}
+{{- fail (printf "landing.url %s is in no volume; set landing.existingClaim and a path below landing.mountPath, or the URL of an object store" .url) -}}
+{{- end -}}
+{{- end -}}
 {{- range $name, $_ := .Values.settings -}}
 {{- if regexMatch "(PASSWORD|SECRET(_ACCESS_KEY)?|TOKEN|(API|AIRFLOW)_PROXY|(DATABASE|OWNER|LOADER|EMBEDDED)_URL)$" $name -}}
 {{- fail (printf "settings.%s is a secret, and settings are legible in the manifest; refer to a Secret in extraEnv" $name) -}}
