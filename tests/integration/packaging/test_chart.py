@@ -20,6 +20,7 @@ import yaml
 
 from controller.commands.cli import app
 from controller.settings import Settings
+from controller.store.postgres.migrations import MIGRATION_STATEMENT_SECONDS
 from tests.matrix.helm import CHART, KUBERNETES, values
 
 pytestmark = pytest.mark.matrix
@@ -311,7 +312,7 @@ def test_the_page_waits_for_the_longest_migration() -> None:
     (minutes,) = re.findall(r"^helm upgrade .* --wait --timeout (\d+)m$", PAGE, re.MULTILINE)
     (migration,) = [one["spec"] for one in rendered("minimal") if one["kind"] == "Job"]
 
-    assert int(minutes) * 60 > migration["activeDeadlineSeconds"]
+    assert int(minutes) * 60 > migration["activeDeadlineSeconds"] > MIGRATION_STATEMENT_SECONDS
 
 
 def test_the_page_names_the_hadoop_of_pyspark() -> None:
