@@ -313,7 +313,9 @@ def test_leases_of_the_dead_end_in_time_after_the_databases_clock_went_back(
     with pytest.raises(HeldUp):
         restarted.round()
 
-    left = "SELECT extract(epoch FROM max(expires_at) - clock_timestamp()) FROM cleave.lease WHERE holder = 'w1'"
+    left = (
+        "SELECT extract(epoch FROM max(expires_at) - clock_timestamp()) FROM cleave.lease WHERE holder = 'w1'"
+    )
     assert TTL_SECONDS / 2 < bench.scalar(left) <= TTL_SECONDS
     fence(bench, leases, leases.held)
 
