@@ -22,7 +22,6 @@ from typing import Any
 
 import pulsar
 
-from controller import telemetry
 from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.barrier import is_barrier
@@ -40,8 +39,6 @@ from controller.domain.errors import (
 )
 from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
-
-log = telemetry.get_logger(__name__)
 
 
 class PulsarPositionReader(OneProcess):

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import pulsar
 
-from controller import telemetry
 from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections
@@ -34,8 +33,6 @@ from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, StallWatch, 
 from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound
 from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
-
-log = telemetry.get_logger(__name__)
 
 QUEUE_PREFETCH_MESSAGES = 500
 """Largest number of buffered messages in this process, in addition to as many in the library's queue."""

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pulsar
 
-from controller import telemetry
 from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.barrier import is_barrier
@@ -43,8 +42,6 @@ from controller.domain.errors import (
 from controller.domain.hash_range import HashRange
 from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
-
-log = telemetry.get_logger(__name__)
 
 PREFETCH_MESSAGES = 1000
 """Largest number of buffered messages of a reader, in addition to as many in the library's queue."""
