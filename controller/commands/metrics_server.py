@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -40,7 +41,7 @@ def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | Non
         server = make_server(
             host,
             port,
-            _application(make_wsgi_app(registry or REGISTRY), _DatabaseCheck()),
+            _application(make_wsgi_app(registry or REGISTRY), _database_check()),
             ThreadingWSGIServer,  # a slow scrape does not delay a health check
             handler_class=_Handler,
         )
@@ -69,23 +70,22 @@ class _Handler(WSGIRequestHandler):
         """Log nothing: probes and scrapes would fill the log."""
 
 
-class _DatabaseCheck:
-    """A health check of the database in the settings. One check runs at a time."""
+def _database_check() -> Callable[[], None]:
+    """Return a health check of the database in the settings. One check runs at a time. A check raises CleaveError if the database does not
+    answer, or refuses the login.
+    """
+    lock = threading.Lock()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._store: Store | None = None
+    @cache
+    def store() -> Store:
+        url = load_settings().database_url.get_secret_value()
+        return Store(url, application_name="cleave-health", pool_size=1, statement_seconds=CHECK_SECONDS)
 
-    def __call__(self) -> None:
-        """Raise CleaveError if the database does not answer, or refuses the login."""
-        with self._lock:
-            if self._store is None:
-                url = load_settings().database_url.get_secret_value()
-                self._store = Store(
-                    url, application_name="cleave-health", pool_size=1, statement_seconds=CHECK_SECONDS
-                )
-            with self._store.transaction() as tx:
-                demand_answer(tx)
+    def check() -> None:
+        with lock, store().transaction() as tx:
+            demand_answer(tx)
+
+    return check
 
 
 def _application(metrics: Any, check: Callable[[], None]) -> Answer:

@@ -21,7 +21,7 @@ from controller.web.http_caller import Acting, HttpCaller
 from controller.web.idempotent_changes import Change, Changing, WaitedChanging
 from controller.web.parameters import LEVELS, Cluster, path_parameters, route_path
 from controller.web.refusals import REFUSALS
-from controller.web.route_rights import DemandingRoute, demand_of
+from controller.web.route_rights import DEMAND_OF, DemandingRoute
 
 
 def router() -> APIRouter:
@@ -36,7 +36,7 @@ def router() -> APIRouter:
                 route_path(path),
                 _endpoint(action, level),
                 methods=[action.method],
-                dependencies=[demand_of(right), *([COMPUTE] if action.computes else [])],
+                dependencies=[DEMAND_OF[right], *([COMPUTE] if action.computes else [])],
                 response_model=action.response,
                 tags=[action.name.split()[0].replace("-", " ")],
             )

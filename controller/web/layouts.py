@@ -6,7 +6,6 @@ The protocol as a client sees it: docs/reference/client-protocol.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Annotated
@@ -171,13 +170,8 @@ async def watch(request: HttpRequest, topic: Topic, holder: Holder) -> Response:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Visible:
-    """A request for the topics of a namespace, and the function that returns True for a topic that the token may look up."""
-
-    served: ConsumerServices
-    wanted: TopicFilter
-    is_allowed: Callable[[str], bool]
+Visible = tuple[ConsumerServices, TopicFilter, Callable[[str], bool]]
+"""A request for the topics of a namespace, and the function that returns True for a topic that the token may look up."""
 
 
 def _visible(
@@ -193,7 +187,7 @@ def _visible(
     """
     where = f"{tenant}/{namespace}"
     selected = TopicFilter.of(where, wanted)
-    return Visible(
+    return (
         served_by(request),
         selected if grant.may_look_into(where) else NO_TOPICS,
         lambda topic: grant.may(Right.LOOK_UP, topic=topic),
@@ -208,8 +202,9 @@ async def topics(visible: Topics) -> Response:
     """The live topics of the namespace that have all the properties (`property=key=value`; without properties, all
     live topics) and that the token includes, with the hash of this set of names.
     """
-    names = await run_in_threadpool(visible.served.topics.look, visible.wanted)
-    allowed = [name for name in names if visible.is_allowed(name)]
+    served, wanted, is_allowed = visible
+    names = await run_in_threadpool(served.topics.look, wanted)
+    allowed = [name for name in names if is_allowed(name)]
     return json_answer({"hash": snapshot_hash(allowed), "topics": allowed})
 
 
@@ -227,15 +222,15 @@ async def watch_topics(
     """Events: first the topics of the namespace that the token may look up, then what was removed and added; changes within 50 ms are one
     event. `hash` is the hash of the set that the client knows; the first event is left out if the set is equal.
     """
-    feed, wanted = visible.served.topics, visible.wanted
-    changes = TopicChanges(visible.is_allowed, known_hash)
+    served, wanted, is_allowed = visible
+    changes = TopicChanges(is_allowed, known_hash)
     stream: EventStream[Names] = EventStream("topics", changes.document)
     return response(
         stream,
-        visible.served.leader.timing.heartbeat_seconds,
+        served.leader.timing.heartbeat_seconds,
         holder,
-        begin=partial(feed.watch, wanted, stream),
-        end=partial(feed.forget, wanted, stream),
+        begin=partial(served.topics.watch, wanted, stream),
+        end=partial(served.topics.forget, wanted, stream),
     )
 
 

@@ -21,7 +21,7 @@ from controller.questions.question import (
 from controller.web.http_caller import Acting, HttpCaller
 from controller.web.parameters import path_parameters, route_path
 from controller.web.refusals import REFUSALS, json_answer
-from controller.web.route_rights import DemandingRoute, demand_of
+from controller.web.route_rights import DEMAND_OF, DemandingRoute
 
 
 class Rows(BaseModel):
@@ -47,7 +47,7 @@ def router() -> APIRouter:
             route_path(question.path),
             _endpoint(question),
             methods=["GET"],
-            dependencies=[demand_of(question.right)],
+            dependencies=[DEMAND_OF[question.right]],
             response_model=OneRow if question.one_row else Rows,
             tags=[question.name.split()[0]],
             openapi_extra=None if question.present else {"x-view": question.relation},

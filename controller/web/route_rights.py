@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
@@ -206,13 +206,10 @@ def token_holder(secret: str) -> Who:
     return identify
 
 
-_DEPENDS = {right: Depends(_demanding(right)) for right in Right}
-LOOK_UP, CONSUME, READ, OPERATE, ADMINISTER, WRITE_LOAD = _DEPENDS.values()
+DEMAND_OF: Mapping[Right, Any] = {right: Depends(_demanding(right)) for right in Right}
+"""For each right, the dependency that declares it for a route."""
 
-
-def demand_of(right: Right) -> Any:
-    """Return the dependency that declares the right of a route."""
-    return _DEPENDS[right]
+LOOK_UP, CONSUME, READ, OPERATE, ADMINISTER, WRITE_LOAD = DEMAND_OF.values()
 
 
 async def grant_of(request: HttpRequest) -> Grant:
