@@ -18,7 +18,6 @@ from controller.command_output import (
     emit,
     rows_table,
 )
-from controller.commands import completion
 from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import perform
 from controller.domain.key_hash import key_hash
@@ -28,9 +27,6 @@ from controller.domain.segment import Segment
 from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
 
 At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
-TopicFilter = Annotated[
-    str | None, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)
-]
 
 INDENT = 4
 """Columns by which a tree indents each generation."""

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from controller.commands import completion
-from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import InvalidInput
 
 MAX_WAIT_SECONDS = 366 * 86_400.0
@@ -42,9 +41,3 @@ From = Annotated[
 ]
 To = Annotated[str | None, typer.Option("--to", help="End: an instant, or a time before now. Default: now.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Rows at most.")]
-
-
-PlaneName = Annotated[
-    str,
-    typer.Option("--data-plane", help=f"One of {', '.join(PLANE_NAMES)}.", autocompletion=completion.planes),
-]

@@ -39,45 +39,37 @@ def _namespaces(texts: list[str] | None) -> list[str]:
     return texts or []
 
 
-Topics = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TOPIC...]",
-        help="Topics of a client's token, or patterns in quotes such as 'acme/shop/*'.",
-        callback=_topics,
-    ),
-]
-Namespaces = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--namespace",
-        help="Namespace of an operator's token, or a pattern in quotes such as 'acme/*'; repeatable.",
-        callback=_namespaces,
-    ),
-]
-Holder = Annotated[
-    Role,
-    typer.Option(
-        help="client produces and consumes; reader reads everything except the audit and dead letters; operator also splits, merges and sets "
-        "policies in its namespaces; admin does everything except consume; broker writes load.",
-    ),
-]
-Subject = Annotated[
-    str | None,
-    typer.Option(help="Holder of the token in the journal and the audit. Default: the name of the role."),
-]
-Days = Annotated[
-    int,
-    typer.Option(min=1, max=LONGEST_DAYS, help="Lifetime in days. A token cannot be revoked."),
-]
-
-
 def token(
-    topics: Topics = None,
-    role: Holder = Role.CLIENT,
-    namespaces: Namespaces = None,
-    subject: Subject = None,
-    days: Days = 30,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC...]",
+            help="Topics of a client's token, or patterns in quotes such as 'acme/shop/*'.",
+            callback=_topics,
+        ),
+    ] = None,
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="client produces and consumes; reader reads everything except the audit and dead letters; operator also splits, merges and sets "
+            "policies in its namespaces; admin does everything except consume; broker writes load.",
+        ),
+    ] = Role.CLIENT,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--namespace",
+            help="Namespace of an operator's token, or a pattern in quotes such as 'acme/*'; repeatable.",
+            callback=_namespaces,
+        ),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(help="Holder of the token in the journal and the audit. Default: the name of the role."),
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=LONGEST_DAYS, help="Lifetime in days. A token cannot be revoked.")
+    ] = 30,
     as_json: AsJson = False,
 ) -> None:
     """Print a token of the role, signed with CLEAVE_API_SECRET; as JSON also its holder, its scope and the time of its expiry. Raises
