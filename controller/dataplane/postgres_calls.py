@@ -226,5 +226,4 @@ class PostgresCalls(Renewed):
 
 
 def _raw(connection: PoolProxiedConnection) -> WatchedConnection:
-    raw: WatchedConnection = connection.dbapi_connection  # type: ignore[assignment]
-    return raw
+    return connection.dbapi_connection  # type: ignore[return-value]

@@ -22,7 +22,6 @@ from urllib.parse import urljoin, urlsplit
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from requests.auth import AuthBase
 
 from controller.clock import STEADY_CLOCK
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
@@ -340,28 +339,20 @@ class _Adapter(HTTPAdapter):
         super().init_poolmanager(*arguments, **named)
 
 
-class _Bearer(AuthBase):
-    """Adds the current token, if there is one, to each request. `requests` removes it when a redirect leads to another
-    host. Raises InvalidInput for a token that cannot be read.
-    """
-
-    def __init__(self, access: PulsarAccess) -> None:
-        self._access = access
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        token = self._access.current_token()
-        if token is not None:
-            request.headers["Authorization"] = f"Bearer {token}"
-        return request
-
-
 def bearer_session(access: PulsarAccess) -> requests.Session:
     """Return a session of `requests` with its own pool and the certificates of `access`. The session sends the current
     token with each request, keeps no cookies, uses no proxy, and ignores `~/.netrc` and the environment. A request
     raises InvalidInput for a token that cannot be read. The caller closes the session.
     """
+
+    def authorized(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        token = access.current_token()
+        if token is not None:
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
     session = requests.Session()
-    session.auth = _Bearer(access)
+    session.auth = authorized  # `requests` removes the token when a redirect leads to another host
     session.trust_env = (
         False  # no passwords of ~/.netrc and no proxy, because brokers respond at their own addresses
     )

@@ -44,7 +44,7 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
     if missing and not count:
         raise TopicNotFound(f"the cluster has no topic {name}; check tenant, namespace and name")
     statistics = {
-        log: _mapping(log, a.document)
+        log: topic_requests.mapping(f"check {log}", a.document)
         for log, a in zip(logs, stats, strict=True)
         if a.status not in topic_requests.GONE
     }
@@ -134,10 +134,3 @@ def _subscriptions(statistics: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
             if cursor.get("isDurable", True) and not name.startswith("__"):
                 subscriptions[name] = subscriptions.get(name, False) or cursor.get("type") == "Shared"
     return subscriptions
-
-
-def _mapping(log: str, document: object) -> Mapping[str, Any]:
-    """Return the statistics of a log. Raises DataPlaneUnavailable if the response is not an object."""
-    if not isinstance(document, Mapping):
-        raise topic_requests.unreadable(f"check {log}", document)
-    return document

@@ -24,7 +24,7 @@ from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.library_errors import mapped
 from controller.dataplane.pulsar.messages import ends_its_entry, key_of, position_of
-from controller.dataplane.pulsar.stored_entries import places_backwards
+from controller.dataplane.pulsar.stored_entries import NOWHERE, places_backwards
 from controller.domain.errors import SegmentTerminated
 from controller.domain.key_hash import key_hash
 from controller.domain.pulsar_names import full_name
@@ -39,7 +39,6 @@ IDLE_SECONDS = 1.0
 """Time without a message after which the sample is complete. The id of a message need not show that it is the
 last of its entry.
 """
-_NOWHERE = (-1, -1)
 
 
 class _Range(NamedTuple):
@@ -117,7 +116,7 @@ class KeySamples:
         per_entry = max(1.0, messages / max(1, int(internal["entriesAddedCounter"])))
         per_message = max(1.0, size_bytes / max(1, messages))
         most = max(1, min(most, int(SAMPLE_BYTES / per_message)))
-        places = list(islice(places_backwards(internal, _NOWHERE), max(1, round(most / per_entry))))
+        places = list(islice(places_backwards(internal, NOWHERE), max(1, round(most / per_entry))))
         return _Range(places[-1], places[0], most) if places else None
 
     def _ask(self, ask: Ask, topic: str, deadline: Deadline) -> Mapping[str, Any]:

@@ -51,13 +51,6 @@ class _Delivery(NamedTuple):
     number: int
 
 
-class _Returned(NamedTuple):
-    """A delivery that was returned, and the time (`time.monotonic`) at which the message is due again."""
-
-    due_at: float
-    delivery: _Delivery
-
-
 class PulsarQueueReader(OneProcess):
     """A `QueueReader`: one of the readers that share the messages of a topic for a subscription, as long as
     its connection lasts. Created by `PulsarLogClient.open_queue_reader`. For one thread; arrivals come from
@@ -89,7 +82,8 @@ class PulsarQueueReader(OneProcess):
         self._lock = threading.Lock()
         self._arrived: dict[Position, _Delivery] = {}
         self._held: dict[Position, _Delivery] = {}
-        self._waiting: dict[Position, _Returned] = {}
+        # of each returned delivery, the time (`time.monotonic`) at which its message is due again
+        self._waiting: dict[Position, tuple[float, _Delivery]] = {}
         self._settled: dict[Position, None] = {}
         self._drain = DrainCheck(cursors, backing_topic, subscription)
         self._stall = StallWatch(stall_seconds, backing_topic=backing_topic, subscription=subscription)
@@ -128,7 +122,7 @@ class PulsarQueueReader(OneProcess):
                 self._held[position] = self._held[position]._replace(message=message)
             elif position in self._waiting:
                 due_at, delivery = self._waiting[position]
-                self._waiting[position] = _Returned(due_at, delivery._replace(message=message))
+                self._waiting[position] = (due_at, delivery._replace(message=message))
             elif not is_settled:
                 self._arrived[position] = _Delivery(message, message.redelivery_count() + 1)
                 if len(self._arrived) >= self.prefetch_messages and not self._is_paused:
@@ -163,10 +157,8 @@ class PulsarQueueReader(OneProcess):
             self.notify_owner()
         now, broker_message_ids, is_returned = time.monotonic(), list[pulsar.MessageId](), False
         with self._lock:
-            for position in [
-                position for position, returned in self._waiting.items() if returned.due_at <= now
-            ]:
-                message, number = self._waiting.pop(position).delivery
+            for position in [position for position, (due_at, _) in self._waiting.items() if due_at <= now]:
+                _, (message, number) = self._waiting.pop(position)
                 message_id = message.message_id()
                 if shares_its_entry(message_id):
                     self._arrived[position] = _Delivery(message, number + 1)
@@ -305,7 +297,7 @@ class PulsarQueueReader(OneProcess):
                     # The library waits for `AGAIN_MS` before it requests the redelivery.
                     by_library = 0.0 if shares_its_entry(delivery.message.message_id()) else AGAIN_MS / 1000
                     due_at = now + max(delay_seconds, AGAIN_MS / 1000) - by_library
-                    self._waiting[position] = _Returned(due_at, delivery)
+                    self._waiting[position] = (due_at, delivery)
         self.check_connection()
 
     def is_drained(self) -> bool:

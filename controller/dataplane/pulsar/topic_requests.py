@@ -64,9 +64,7 @@ def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
     """
     if answer.status in GONE or answer.document is None:
         return None
-    if not isinstance(answer.document, Mapping):
-        raise unreadable(ask.purpose, answer.document)
-    return LogOrigin.from_properties(answer.document)
+    return LogOrigin.from_properties(mapping(ask.purpose, answer.document))
 
 
 def create_cursor(backing_topic: str, subscription: str, *, is_closed_and_empty: bool = False) -> Ask:
@@ -111,9 +109,14 @@ def existing(ask: Ask, answer: Answer, backing_topic: str) -> Mapping[str, Any]:
     """
     if answer.status in GONE:
         raise missing(backing_topic)
-    if not isinstance(answer.document, Mapping):
-        raise unreadable(ask.purpose, answer.document)
-    return answer.document
+    return mapping(ask.purpose, answer.document)
+
+
+def mapping(purpose: str, document: object) -> Mapping[str, Any]:
+    """Return the document of a response, which must be an object. Raises DataPlaneUnavailable, with the purpose, for another document."""
+    if not isinstance(document, Mapping):
+        raise unreadable(purpose, document)
+    return document
 
 
 def missing(backing_topic: str) -> SegmentNotFound:
