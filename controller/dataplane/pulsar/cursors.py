@@ -33,6 +33,7 @@ from controller.dataplane.pulsar.topic_requests import (
     existing,
     missing,
     reading,
+    reload,
     unread_entries,
 )
 from controller.domain.errors import DataGone, SubscriptionNotFound
@@ -296,8 +297,7 @@ class Cursors:
         """
         if not self.is_terminated(backing_topic, deadline) or not reads_after_reload(self.version(deadline)):
             return False
-        purpose = f"reload {backing_topic}"
-        self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", purpose, accept=GONE), deadline)
+        self._admin.ask(reload(backing_topic), deadline)
         return True
 
     def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
@@ -380,21 +380,17 @@ class Cursors:
             return place_before_instant(self._admin, backing_topic, instant_ms, internal, deadline)
         return min((int(ledger["ledgerId"]) for ledger in internal["ledgers"]), default=0), -1
 
-    def internal(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
-        """Return the topic's internal statistics, which have every part that this package reads. Raises SegmentNotFound,
-        and DataPlaneUnavailable for incomplete statistics.
+    def internal(self, backing_topic: str, deadline: Deadline, query: str = "") -> Mapping[str, Any]:
+        """Return the topic's internal statistics, which have every part that this package reads. `query` is
+        appended to the address, such as `?metadata=true`. Raises SegmentNotFound, and DataPlaneUnavailable for incomplete statistics.
         """
-        return self._internal(backing_topic, "internalStats", deadline)
+        statistics = self._ask(backing_topic, f"internalStats{query}", deadline)
+        demand_complete(f"check {backing_topic}", statistics)
+        return statistics
 
     def internal_with_ledgers(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
         """Return the topic's internal statistics as `internal` does, with the metadata of each ledger."""
-        return self._internal(backing_topic, "internalStats?metadata=true", deadline)
-
-    def _internal(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
-        """Request the topic's internal statistics at the address `what`, as `_ask` does, and check them."""
-        statistics = self._ask(backing_topic, what, deadline)
-        demand_complete(f"check {backing_topic}", statistics)
-        return statistics
+        return self.internal(backing_topic, deadline, "?metadata=true")
 
     def parts_of(
         self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline

@@ -95,7 +95,7 @@ class Gates:
             self._skip_for_others(backing_topic, subscription, barrier, deadline)
         if self._is_attached(backing_topic, subscription, deadline):
             # If a consumer connected before the rate was set, its dispatcher may wait in a read that the rate does not limit.
-            self._reload(backing_topic, deadline)
+            self._admin.ask(topic_requests.reload(backing_topic), deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
         """Open the gate of the subscription on the topic: acknowledge the barrier for the subscription, then remove
@@ -123,7 +123,7 @@ class Gates:
             # were reloaded before the broker applies the removal, the topic would begin with the rate, and with its checks.
             with suppress(SegmentNotFound):
                 _wait(lambda: not self._has_rate(backing_topic, subscription, deadline), act, deadline)
-            self._reload(backing_topic, deadline)
+            self._admin.ask(topic_requests.reload(backing_topic), deadline)
 
     def state(self, backing_topic: str, subscription: str, deadline: Deadline) -> GateState | None:
         """Return the state of the gate of the subscription on the topic. None if the topic or the subscription does
@@ -306,13 +306,6 @@ class Gates:
             return False
 
         _wait(is_skipped, act, deadline)
-
-    def _reload(self, backing_topic: str, deadline: Deadline) -> None:
-        """Make the broker reload the topic, so that its consumers and producers reconnect. A missing topic is not an error."""
-        act = f"reload {backing_topic}"
-        self._admin.ask(
-            Ask("PUT", f"{topic_path(backing_topic)}/unload", act, accept=topic_requests.GONE), deadline
-        )
 
     def _is_attached(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """Return True if the subscription, which is durable, has connected consumers. False also for a missing topic or subscription."""

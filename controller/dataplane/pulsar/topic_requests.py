@@ -86,6 +86,13 @@ def terminate(backing_topic: str) -> Ask:
     return Ask("POST", f"{topic_path(backing_topic)}/terminate", f"terminate {backing_topic}")
 
 
+def reload(backing_topic: str) -> Ask:
+    """Return the request that makes the broker reload the topic, so that its consumers and producers reconnect. The response for a missing
+    topic is GONE.
+    """
+    return Ask("PUT", f"{topic_path(backing_topic)}/unload", f"reload {backing_topic}", accept=GONE)
+
+
 def position(ask: Ask, answer: Answer) -> str:
     """Return the last entry of a terminated topic as `ledger:entry`; the entry is -1 in an empty topic. `answer` is
     the response to the request `ask` of `terminate`. Sends nothing. Raises DataPlaneUnavailable, with the purpose of
