@@ -6,6 +6,7 @@ process runs: it builds URLs, and creates and drops databases. The module does n
 
 from __future__ import annotations
 
+import pwd
 import secrets
 import shutil
 import signal
@@ -24,7 +25,7 @@ from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres_home import copy_wheel, room_in, wheel_binaries
 from controller.devstack.private_file import write_private
-from controller.devstack.process import ChildProcess, RunAs, run_checked
+from controller.devstack.process import ChildProcess, run_checked
 from controller.devstack.running import ChildServer
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import connect
@@ -127,7 +128,7 @@ class EmbeddedPostgres(PostgresServer, ChildServer):
         self._binaries = binaries
         self._port = 0
         self._password = ""
-        self._account: RunAs | None = None
+        self._account: pwd.struct_passwd | None = None
         self.room = self._directory / "server"
 
     @property
@@ -225,7 +226,7 @@ class EmbeddedPostgres(PostgresServer, ChildServer):
             return source
         if self._binaries is not None:
             raise DevstackFailed(
-                f"user {self._account.name!r} cannot run {source}/postgres; make the path accessible to this user"
+                f"user {self._account.pw_name!r} cannot run {source}/postgres; make the path accessible to this user"
             )
         return copy_wheel(source, self.room / "server", self._account)
 
@@ -234,4 +235,4 @@ class EmbeddedPostgres(PostgresServer, ChildServer):
         account.
         """
         if self._account is not None:
-            shutil.chown(path, self._account.user_id, self._account.group_id)
+            shutil.chown(path, self._account.pw_uid, self._account.pw_gid)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import pwd
 import shutil
 import tempfile
 from pathlib import Path
 
 from controller.devstack.accounts import private_directory, reachable_by
 from controller.devstack.failure import DevstackFailed
-from controller.devstack.process import RunAs
 
 
 def wheel_binaries() -> Path:
@@ -30,7 +30,7 @@ def wheel_binaries() -> Path:
     return installs[-1]
 
 
-def room_in(directory: Path, account: RunAs | None) -> Path:
+def room_in(directory: Path, account: pwd.struct_passwd | None) -> Path:
     """Return the server's working directory, which is created if needed: `server` inside `directory`, or a private directory in the
     system's temporary directory if the account cannot enter `directory`.
 
@@ -47,12 +47,12 @@ def room_in(directory: Path, account: RunAs | None) -> Path:
         if reachable_by(account, base):
             return private_directory(base / name, account)
     raise DevstackFailed(
-        f"PostgreSQL does not run as root, and user {account.name!r} cannot enter {directory} nor "
+        f"PostgreSQL does not run as root, and user {account.pw_name!r} cannot enter {directory} nor "
         f"{tempfile.gettempdir()}; run as an ordinary user, or set TMPDIR to a directory open to everyone"
     )
 
 
-def copy_wheel(source: Path, target: Path, account: RunAs) -> Path:
+def copy_wheel(source: Path, target: Path, account: pwd.struct_passwd) -> Path:
     """Copy the parts of the wheel that a server needs (25 MB) below `target`, unless a complete copy exists there. Return its `bin`
     directory.
 
@@ -77,6 +77,6 @@ def copy_wheel(source: Path, target: Path, account: RunAs) -> Path:
         done.touch()
     if not reachable_by(account, copy / "bin" / "postgres"):
         raise DevstackFailed(
-            f"user {account.name!r} cannot run programs under {target}; check that it is not mounted noexec"
+            f"user {account.pw_name!r} cannot run programs under {target}; check that it is not mounted noexec"
         )
     return copy / "bin"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,15 +31,6 @@ kill -s KILL -- "-$1"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RunAs:
-    """The account of a child that must not run under this process's account (PostgreSQL refuses root)."""
-
-    name: str
-    user_id: int
-    group_id: int
-
-
 class ChildProcess:
     """A command that runs in its own process group; its output is appended to `log`, which only this user may read."""
 
@@ -50,12 +41,12 @@ class ChildProcess:
         log: Path,
         cwd: Path,
         env: Mapping[str, str] | None = None,
-        run_as: RunAs | None = None,
+        run_as: pwd.struct_passwd | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
         """Store the settings; the command starts with `start`. `env` is the complete environment, None that of this
-        process. `run_as` is the account of the child, None this process's account. `stop_signal` requests the end of
-        the group.
+        process. `run_as` is the account of a child that must not run under this process's account (PostgreSQL refuses
+        root), None this process's account. `stop_signal` requests the end of the group.
         """
         self._command = [str(part) for part in command]
         self._log, self._cwd, self._env, self._run_as = log, cwd, env, run_as
@@ -111,8 +102,8 @@ class ChildProcess:
                 cwd=self._cwd,
                 env=dict(self._env) if self._env is not None else None,
                 start_new_session=True,
-                user=account.user_id if account else None,
-                group=account.group_id if account else None,
+                user=account.pw_uid if account else None,
+                group=account.pw_gid if account else None,
                 extra_groups=() if account else None,
                 umask=_PRIVATE,
             )
@@ -190,7 +181,7 @@ def run_checked(
     command: Sequence[str | Path],
     *,
     cwd: Path,
-    run_as: RunAs | None = None,
+    run_as: pwd.struct_passwd | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
     """Run a short command to its end, without a time limit, and return its output, standard error included. `run_as` and `env` None: the
@@ -204,8 +195,8 @@ def run_checked(
         text=True,
         cwd=cwd,
         env=dict(env) if env is not None else None,
-        user=run_as.user_id if run_as else None,
-        group=run_as.group_id if run_as else None,
+        user=run_as.pw_uid if run_as else None,
+        group=run_as.pw_gid if run_as else None,
         extra_groups=() if run_as else None,
         check=False,
     )

@@ -50,7 +50,7 @@ def _configuration(address: DatabaseAddress, port: int, settings: dict[str, obje
         "listen_port": port,
         "unix_socket_dir": "",
         "auth_type": "any",
-        **({"user": account.name} if account else {}),  # which it becomes: it does not run as root
+        **({"user": account.pw_name} if account else {}),  # which it becomes: it does not run as root
         **settings,
     }
     lines = [f"{name} = {value}" for name, value in every.items()]

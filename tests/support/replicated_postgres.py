@@ -330,7 +330,7 @@ def _give(path: Path) -> None:
     account = server_account()
     if account is not None:
         for entry in (path, *path.rglob("*")):
-            os.chown(entry, account.user_id, account.group_id, follow_symlinks=False)
+            os.chown(entry, account.pw_uid, account.pw_gid, follow_symlinks=False)
 
 
 def _family(server: EmbeddedPostgres) -> list[psutil.Process]:

@@ -40,7 +40,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip("a small disk takes the right to mount one: run as root")
     account = server_account()
     if account is not None:
-        os.chown(where, account.user_id, account.group_id)
+        os.chown(where, account.pw_uid, account.pw_gid)
     yield where
     subprocess.run(["umount", "--lazy", str(where)], check=True)
     where.rmdir()
