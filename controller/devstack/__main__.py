@@ -7,14 +7,12 @@ start. Binds loopback only and generates a password. `make demo` starts more ser
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from controller.devstack.postgres import EmbeddedPostgres
-from controller.devstack.private_file import write_private
-from controller.domain.errors import CleaveError
+from controller.devstack.running import serve_until_signal
 from controller.postgres.address import DatabaseAddress
 
 DATABASE = "cleave"
@@ -30,23 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("directory", type=Path, help="directory of the server's data")
     directory = parser.parse_args(arguments).directory.resolve()
-    # The signals are blocked before the server starts, so that a signal always stops it.
-    stop_signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
-    (directory / "env").unlink(missing_ok=True)
-    try:
-        with EmbeddedPostgres(directory) as postgres:
-            write_private(directory / "env", f"export CLEAVE_DATABASE_URL='{_database_url(postgres)}'\n")
-            sys.stderr.write(
-                f"PostgreSQL runs on port {postgres.port}; its address is in {directory / 'env'}\n"
-            )
-            signal.sigwait(stop_signals)
-    except CleaveError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    finally:
-        (directory / "env").unlink(missing_ok=True)
-    return 0
+    return serve_until_signal(directory / "env", lambda: EmbeddedPostgres(directory), _description)
+
+
+def _description(postgres: EmbeddedPostgres) -> tuple[str, str]:
+    """Return the exports of the server's address, and the beginning of the line that names its file."""
+    exports = f"export CLEAVE_DATABASE_URL='{_database_url(postgres)}'\n"
+    return exports, f"PostgreSQL runs on port {postgres.port}; its address is"
 
 
 def _database_url(postgres: EmbeddedPostgres) -> str:

@@ -1,14 +1,23 @@
-"""Servers that run for the time of a `with` statement: the base of all servers, and of those that are one process."""
+"""Servers that run for the time of a `with` statement: the base of all servers, and of those that are one process; and a process that runs
+one server until a signal.
+"""
 
 from __future__ import annotations
 
+import signal
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from controller.devstack.failure import DevstackFailed
+from controller.devstack.private_file import write_private
 from controller.devstack.process import ChildProcess
+from controller.domain.errors import CleaveError
+
+Server = TypeVar("Server", bound="Running")
 
 
 class Running(ABC):
@@ -83,3 +92,29 @@ class ChildServer(Running):
         except DevstackFailed:
             self._child = None
             raise
+
+
+def serve_until_signal(
+    env: Path, create: Callable[[], Server], describe: Callable[[Server], tuple[str, str]]
+) -> int:
+    """Run the server that `create` returns until SIGTERM or SIGINT, which this process blocks. Return 0, or 1 if the server did not start.
+
+    `describe` returns the content of the file `env`, which is written once the server runs and removed at the end, and the line that this
+    process then prints.
+    """
+    # The signals are blocked before the server starts, so that a signal always stops it.
+    stop_signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
+    env.unlink(missing_ok=True)
+    try:
+        with create() as server:
+            exports, notice = describe(server)
+            write_private(env, exports)
+            sys.stderr.write(f"{notice} in {env}\n")
+            signal.sigwait(stop_signals)
+    except CleaveError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        env.unlink(missing_ok=True)
+    return 0

@@ -7,7 +7,6 @@ DIRECTORY for the next start. `--brokers 2` serves a cluster instead of a single
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from controller.devstack.pulsar.cluster import LoadManager, PulsarCluster
 from controller.devstack.pulsar.jars import PULSAR_4, VERSIONS
 from controller.devstack.pulsar.java_server import Jvm
 from controller.devstack.pulsar.standalone import PulsarStandalone
-from controller.domain.errors import CleaveError
+from controller.devstack.running import serve_until_signal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,29 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     directory = options.directory.resolve()
-    # The signals are blocked before the servers start, so that a signal always stops them.
-    stop_signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
-    env = directory / "env"
-    env.unlink(missing_ok=True)
-    try:
-        with _server(options, directory) as server:
-            draft = env.with_suffix(".new")
-            draft.write_text(
-                f"export PULSAR_ADMIN_URL='{server.admin_url}'\n"
-                f"export PULSAR_SERVICE_URL='{server.service_url}'\n"
-            )
-            draft.replace(env)  # a process that waits for the file must find it complete
-            sys.stderr.write(
-                f"Pulsar {server.version} runs at {server.admin_url}; its addresses are in {env}\n"
-            )
-            signal.sigwait(stop_signals)
-    except CleaveError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    finally:
-        env.unlink(missing_ok=True)
-    return 0
+    return serve_until_signal(directory / "env", lambda: _server(options, directory), _description)
+
+
+def _description(server: PulsarStandalone | PulsarCluster) -> tuple[str, str]:
+    """Return the exports of the server's addresses, and the beginning of the line that names their file."""
+    exports = (
+        f"export PULSAR_ADMIN_URL='{server.admin_url}'\nexport PULSAR_SERVICE_URL='{server.service_url}'\n"
+    )
+    return exports, f"Pulsar {server.version} runs at {server.admin_url}; its addresses are"
 
 
 def _parser() -> argparse.ArgumentParser:
