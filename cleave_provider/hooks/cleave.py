@@ -6,14 +6,11 @@ intent of an action, its key and its result.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cleave_provider.hooks.connections import HookWithForm
 from cleave_provider.hooks.pulsar_admin import PulsarAdminHook
 from cleave_provider.hooks.setting_precedence import extras_of_connections
-
-if TYPE_CHECKING:
-    from airflow.sdk import Connection
 
 
 class CleaveHook(HookWithForm):
@@ -35,11 +32,19 @@ class CleaveHook(HookWithForm):
         Raises AirflowFailException with one line if a connection does not exist, InvalidInput if the connection to
         Pulsar cannot be used, and StoreUnavailable if Airflow cannot look a connection up.
         """
+        from controller import tasks
+
         connection = self.find_connection(
             self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database"
         )
         return {
-            "dsn": _dsn(connection),
+            "dsn": tasks.database_url(
+                connection.host or "",
+                connection.port,
+                connection.login,
+                connection.password,
+                connection.schema,
+            ),
             "extras": extras_of_connections(
                 connection.extra_dejson, lambda conn_id: PulsarAdminHook(conn_id).settings()
             ),
@@ -88,12 +93,3 @@ class CleaveHook(HookWithForm):
         from controller import tasks
 
         return tasks.check_database(**self.access())
-
-
-def _dsn(connection: Connection) -> str:
-    """Return the URL of Cleave's database from the fields of a connection, without the extras."""
-    from controller import tasks
-
-    return tasks.database_url(
-        connection.host or "", connection.port, connection.login, connection.password, connection.schema
-    )

@@ -25,7 +25,7 @@ from controller.command_output import console
 from controller.demo.comparison import compare, costs_table
 from controller.demo.load_profile import LoadProfile, from_trace, synthetic_day
 from controller.demo.planes import plane_named
-from controller.demo.report import count_lines, judge, operations_table, waits, write_page
+from controller.demo.report import count_lines, judge, judgement, operations_table, waits, write_page
 from controller.demo.stack import Stack
 from controller.demo.story import Moment, Story
 from controller.devstack.accounts import server_account
@@ -74,7 +74,7 @@ def _demo() -> int:
         with _live(say) as show:
             day = story.tell(lambda moment: show(_line(moment, story)))
         verdicts = {subscription: story.verdict(subscription) for subscription in story.subscriptions}
-        outcome = judge(day, verdicts)
+        problems = judge(day, verdicts)
         page = DIRECTORY / "report.html"
         write_page(page, day, verdicts, profile.name)
         console.print(operations_table(day))
@@ -83,13 +83,13 @@ def _demo() -> int:
         console.print(waits(day))
         _show_costs(stack, profile, day.policy)
         console.print(f"charts: {page}")
-        for problem in outcome.problems:
+        for problem in problems:
             console.print(f"demo failed: {problem}; see the logs in {DIRECTORY}", style="red")
-        say(str(outcome))
+        say(judgement(problems))
         if os.environ.get("KEEP"):
             _show_addresses(stack)
             _keep()
-    return 1 if outcome.problems else 0
+    return 1 if problems else 0
 
 
 def _show_costs(stack: Stack, profile: LoadProfile, policy: Mapping[str, int | float | str]) -> None:

@@ -5,7 +5,6 @@ charts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +44,10 @@ def waits(day: DayRecord) -> str:
     return "waited for the first message: " + (", ".join(texts) or "no consumer joined")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of the day; `problems` lists the unmet expectations."""
-
-    problems: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "all expectations met" if not self.problems else "; ".join(self.problems)
-
-
-def judge(day: DayRecord, verdicts: Mapping[str, Verdict]) -> Outcome:
-    """Return the outcome, with a problem for each operation that was not seen, each consumer that got no message or waited longer than
-    `LONGEST_WAIT_SECONDS` for its first message, and each subscription that lost messages or received them out of order. `verdicts` maps
-    subscriptions to the results of their checks.
+def judge(day: DayRecord, verdicts: Mapping[str, Verdict]) -> list[str]:
+    """Return the unmet expectations of the day: one for each operation that was not seen, each consumer that got no message
+    or waited longer than `LONGEST_WAIT_SECONDS` for its first message, and each subscription that lost messages or received
+    them out of order. `verdicts` maps subscriptions to the results of their checks.
     """
     problems = [f"did not see {name}" for name in day.missing]
     problems += [
@@ -71,7 +60,12 @@ def judge(day: DayRecord, verdicts: Mapping[str, Verdict]) -> Outcome:
         for subscription, verdict in verdicts.items()
         if not verdict.in_order_and_complete
     ]
-    return Outcome(tuple(problems))
+    return problems
+
+
+def judgement(problems: Sequence[str]) -> str:
+    """Return the result of the day in one line; `problems` are the unmet expectations."""
+    return "; ".join(problems) or "all expectations met"
 
 
 def operation_rows(day: DayRecord) -> list[dict[str, Any]]:
@@ -121,7 +115,7 @@ def write_page(path: Path, day: DayRecord, verdicts: Mapping[str, Verdict], prof
     _draw_counts(figure, day)
     _draw_ranges(figure, day)
     _draw_decisions(figure, day)
-    lines = (f"Verdict: {judge(day, verdicts)}", f"Load: {profile_name}", *count_lines(verdicts), waits(day))
+    lines = (f"Verdict: {judgement(judge(day, verdicts))}", f"Load: {profile_name}", *count_lines(verdicts), waits(day))
     figure.update_layout(
         height=1300,
         template="plotly_white",
