@@ -20,7 +20,7 @@ call.
 """
 SILENT_SECONDS = 30.0
 """A stream without any event for this time is reopened; heartbeats are more frequent."""
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 5.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -67,7 +67,7 @@ class EventWatch(OneProcess):
         otherwise after a delay that grows until an event was handled. Calls `on_refusal` after a Terminal
         error; logs an exception that is no CleaveError.
         """
-        backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
+        backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():
             try:
                 if self._follow(backoff):

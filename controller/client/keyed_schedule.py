@@ -88,7 +88,8 @@ class KeyedSchedule:
         self._heads: list[tuple[Position, WorkItem]] = []  # heap of messages that may begin, one of each key
         # heap of messages that wait for another attempt
         self._delayed: list[tuple[float, Position, WorkItem]] = []
-        self._running = 0
+        self.running = 0
+        """Number of messages that are being processed."""
         self.settled: Position | None = None
         """Last position that may be acknowledged, with all before it."""
 
@@ -103,11 +104,6 @@ class KeyedSchedule:
     def is_full(self) -> bool:
         """True if no message should be offered until a message is settled."""
         return len(self._window) >= self.limit
-
-    @property
-    def running(self) -> int:
-        """Number of messages that are being processed."""
-        return self._running
 
     @property
     def next_due_at(self) -> float:
@@ -215,7 +211,7 @@ class KeyedSchedule:
 
     def _begin(self, item: WorkItem) -> None:
         """Count the message as running, and mark its key as busy."""
-        self._running += 1
+        self.running += 1
         if item.message.key is not None:
             self._busy.add(item.message.key)
 
@@ -225,7 +221,7 @@ class KeyedSchedule:
         is settled.
         """
         item = self._items[position]
-        self._running -= 1
+        self.running -= 1
         if item.message.key is not None:
             self._busy.discard(item.message.key)
         return item

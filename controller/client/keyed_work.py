@@ -63,7 +63,6 @@ CALM_SECONDS = 5.0
 """A bucket in trouble is healthy again after this time without a message that could begin for the
 first time.
 """
-_FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS = 0.05, 2.0
 _CALL_THREADS = 2
 _MAX_NAMED = 3
 """Largest number of failing messages that `why()` names for each bucket."""
@@ -85,7 +84,7 @@ class _Lane:
     """Time of the next request to a worker for the stored counts of the bucket; None during the request, and after
     it.
     """
-    ask_backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS))
+    ask_backoff: Backoff = field(default_factory=Backoff)
     opening: Opening | None = None
     waiting: list[LogMessage] = field(default_factory=list)
     """Messages that arrived before the worker's answer."""
@@ -99,7 +98,7 @@ class _Lane:
     acknowledged_at: float = 0.0
     retry_at: float = 0.0
     """Time before which no acknowledgement is tried, after one that did not reach the log."""
-    retry_backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS))
+    retry_backoff: Backoff = field(default_factory=Backoff)
     settled: list[LogMessage] = field(default_factory=list)
     """Messages that are settled and not acknowledged yet."""
     parked: list[WorkItem] = field(default_factory=list)
@@ -201,7 +200,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._lanes: dict[Attachment, _Lane] = {}
         self._turns: deque[_Lane] = deque()
         self._busy: set[bytes] = set()
-        self._running = 0
+        self.running = 0
+        """Number of messages that are being processed."""
         self._is_exclusive = False
         """True while a message runs alone (`WorkItem.is_alone`)."""
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -210,11 +210,6 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """Work in progress on threads, including work of lost buckets."""
         self._calls = BackgroundCalls(_CALL_THREADS, "cleave-work-calls")
         consumer.stay_while(lambda: bool(self._futures))
-
-    @property
-    def running(self) -> int:
-        """Number of messages that are being processed."""
-        return self._running
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Repeat `turn` until `is_stopping`, which is called before each turn, returns True. A turn waits for
@@ -262,7 +257,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """
         timing = self._begin_close(timeout_seconds)
         try:
-            while self._running and timing.left_seconds:
+            while self.running and timing.left_seconds:
                 self._run_reports(timing.left_seconds)
         finally:
             self._settle_until(time.monotonic() + timing.deregistration_seconds)
@@ -288,8 +283,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 self._report_closed(lane)
         finally:
             self._calls.close(max(0.0, deadline - time.monotonic()))
-        if self._running:
-            _log.warning("%d message(s) still in progress; they are delivered again", self._running)
+        if self.running:
+            _log.warning("%d message(s) still in progress; they are delivered again", self.running)
 
     def _go_on(self) -> None:
         """Do the work of a cycle that needs no received batch: run the reports, maintain the buckets, and begin messages.
@@ -377,7 +372,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         the later messages of its key wait; after HELD the message is not begun again. The exception of a BROKEN
         outcome is raised, after the message was scheduled.
         """
-        self._running -= 1
+        self.running -= 1
         self._is_exclusive = False
         if outcome.end in (End.DONE, End.PARKED):
             if outcome.end is End.PARKED:
@@ -507,7 +502,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         now, idle_lanes = time.monotonic(), 0
         is_troubled = self._is_exclusive or any(lane.troubled_messages for lane in self._turns)
         limit = 1 if is_troubled else self._threads
-        while not self._is_closed and self._running < limit and idle_lanes < len(self._turns):
+        while not self._is_closed and self.running < limit and idle_lanes < len(self._turns):
             lane = self._turns[0]
             self._turns.rotate(-1)
             is_ours = not lane.attachment.owned.release and self._consumer.may_begin(lane.batch)
@@ -518,12 +513,12 @@ class KeyedWork(OneProcess, ClosesOnExit):
             idle_lanes = 0
             if self._is_suspect(item):
                 limit = 1
-                if self._running:
+                if self.running:
                     lane.schedule.withdraw(item.position)
                     self._turns.rotate(1)
                     return
             item.is_alone = self._is_exclusive = limit == 1
-            self._running += 1
+            self.running += 1
             future = self._pool.submit(self._work, lane, lane.batch, lane.attachment.owned, item)
             self._futures.add(future)
             future.add_done_callback(self._futures.discard)
@@ -543,7 +538,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """
         times = [lane.acknowledge_at() for lane in self._turns]
         times += [lane.ask_at for lane in self._turns if lane.ask_at is not None]
-        if self._running < self._threads:
+        if self.running < self._threads:
             times += [lane.schedule.next_due_at for lane in self._turns]
         return min(times, default=float("inf"))
 

@@ -39,7 +39,9 @@ class Backoff:
     reconnect at once.
     """
 
-    def __init__(self, first_seconds: float, longest_seconds: float) -> None:
+    def __init__(
+        self, first_seconds: float = _FIRST_SECONDS, longest_seconds: float = _LONGEST_SECONDS
+    ) -> None:
         """Begin with a delay of `first_seconds`. Each wait takes between half of the delay and the whole
         delay, at most `longest_seconds`.
         """

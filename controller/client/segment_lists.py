@@ -13,14 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.client.event_watch import LEAVES_WITHIN_SECONDS, EventWatch
+from controller.client.event_watch import (
+    FIRST_RETRY_SECONDS,
+    LEAVES_WITHIN_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    EventWatch,
+)
 from controller.client.retry import Backoff
 from controller.client.servers import Servers, path_part, topic_path
 from controller.domain.errors import CleaveError, Retryable, TopicNotFound
 from controller.domain.hash_range import HashRange
 
 LIST_SECONDS = 10.0
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -138,7 +142,7 @@ class SegmentWatch:
         is repeated after a delay. Call `on_change` after each request; after a failed request, at the end of
         its delay.
         """
-        backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
+        backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():
             self._changed.wait(LIST_SECONDS)
             if self._closed.is_set():
@@ -155,7 +159,7 @@ class SegmentWatch:
             except Exception:  # noqa: BLE001 - the thread would end, and later changes would be missed
                 _log.exception("cannot read the segment list %s; retrying", self._path)
                 self._changed.set()
-                self._closed.wait(_LONGEST_RETRY_SECONDS)
+                self._closed.wait(LONGEST_RETRY_SECONDS)
             self._on_change()
 
 

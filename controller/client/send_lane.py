@@ -14,7 +14,6 @@ from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
 from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment
 
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _new = tuple.__new__  # takes a third of the time of the constructor of NamedTuple
 WaitingMessage = tuple[bytes, bytes | None, int | None, Metadata | None]
 """The fields of an `OutgoingMessage` until the message is sent.
@@ -66,7 +65,7 @@ class SendLane:
         """The error that the application's next call raises."""
         self.next_try_at = 0.0
         self._failing_since: float | None = None
-        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
+        self._backoff = Backoff()
 
     def put(self, payload: bytes, key: bytes | None, bucket_hash: int, metadata: Metadata | None) -> None:
         """Append a message. `bucket_hash` is a hash of the lane's entry bucket: the low half of the key's

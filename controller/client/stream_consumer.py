@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from controller import client_metrics
@@ -127,7 +128,10 @@ class StreamConsumer(PollingConsumer[Batch]):
         """
         super().__init__(patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._servers, self.topic, self.subscription, self.name = servers, topic, subscription, name
-        self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
+        self.batch_messages = batch_messages
+        """Maximum number of messages of one batch."""
+        self.patience_seconds = patience_seconds
+        """Time for which a call is retried while the data plane is out of reach."""
         self._on_release, self._positions = on_release, positions
         self._still_working: list[Callable[[], bool]] = []
         self._maintenance = MaintenanceThread(self._maintain)
@@ -179,16 +183,6 @@ class StreamConsumer(PollingConsumer[Batch]):
             for attachment in self._readers.all
             if attachment.reader is not None and not attachment.owned.release
         )
-
-    @property
-    def batch_messages(self) -> int:
-        """Maximum number of messages of one batch."""
-        return self._batch_messages
-
-    @property
-    def patience_seconds(self) -> float:
-        """Time for which a call is retried while the data plane is out of reach."""
-        return self._patience_seconds
 
     def why(self) -> tuple[BucketStatus, ...]:
         """Return, for each bucket that the subscription reads, the reason why this consumer receives no message of
@@ -289,7 +283,7 @@ class StreamConsumer(PollingConsumer[Batch]):
         """
         with self._maintenance.turn:
             return self._acknowledge(
-                batch, upto, self._patience_seconds if patience_seconds is None else patience_seconds
+                batch, upto, self.patience_seconds if patience_seconds is None else patience_seconds
             )
 
     def commit(self, batch: Batch, connection: Any) -> None:
@@ -531,7 +525,8 @@ class StreamConsumer(PollingConsumer[Batch]):
             return None
         if self._has_changed.is_set():
             self._has_changed.clear()
-            self._follow()
+            self._adopt()
+            self._release()
         self._readers.open_due()
         if self._is_paused:
             return None
@@ -554,11 +549,6 @@ class StreamConsumer(PollingConsumer[Batch]):
             and assignment is not None
             and attachment.owned.identity in assignment.identities
         )
-
-    def _follow(self) -> None:
-        """Acquire and release buckets as the leader's assignment says."""
-        self._adopt()
-        self._release()
 
     def _adopt(self) -> None:
         """Make the attachments follow the newest assignment, and report the released buckets to the leader."""
@@ -593,7 +583,7 @@ class StreamConsumer(PollingConsumer[Batch]):
         try:
             # the conditions only save requests
             is_over = reader.is_drained if attachment.owned.sealed and attachment.is_idle else None
-            result = self._readers.read_or_ask(attachment, reader, self._batch_messages, is_over)
+            result = self._readers.read_or_ask(attachment, reader, self.batch_messages, is_over)
             if result is None:
                 return None
             if result.unanswered is not None:
@@ -697,16 +687,12 @@ def _settled(batch: Batch, before: Position | None, upto: Position) -> int:
     no earlier acknowledgement. The result is 0 if `upto` is before the batch.
     """
     if upto < batch.messages[-1].position:
-        settled = bisect_right(batch.messages, upto, key=_position)
+        settled = bisect_right(batch.messages, upto, key=attrgetter("position"))
     else:
         settled = len(batch.messages)
     if before is None or before < batch.messages[0].position:
         return settled
-    return max(0, settled - bisect_right(batch.messages, before, key=_position))
-
-
-def _position(message: LogMessage) -> Position:
-    return message.position
+    return max(0, settled - bisect_right(batch.messages, before, key=attrgetter("position")))
 
 
 def _beyond(stored: Position | None, messages: Sequence[LogMessage]) -> Sequence[LogMessage]:

@@ -103,7 +103,7 @@ def test_a_list_that_could_not_be_requested_is_requested_again_soon(
 ) -> None:
     """A token function of the application may raise anything."""
     monkeypatch.setattr(segment_lists, "LIST_SECONDS", 3600.0)
-    monkeypatch.setattr(segment_lists, "_LONGEST_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(segment_lists, "LONGEST_RETRY_SECONDS", 0.0)
     requests: list[str] = []
 
     def failing_once() -> SegmentList:
