@@ -37,7 +37,7 @@ def result_rows(results: Iterable[BacktestResult]) -> list[Row]:
             "seed": result.seed,
             "cost": result.cost,
             "least_cost": result.least_cost,
-            "regret": _ratio(result.cost, result.least_cost),
+            "regret": result.cost / result.least_cost if result.least_cost else None,
             **result.figures,
         }
         for result in results
@@ -60,7 +60,3 @@ def cells(rows: Iterable[Row]) -> list[Row]:
         }
         for row in rows
     ]
-
-
-def _ratio(cost: float, least: float) -> float | None:
-    return cost / least if least else None

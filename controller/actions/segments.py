@@ -26,7 +26,6 @@ CutPoints = Annotated[
     FailFast(),
     BeforeValidator(split_words),
 ]
-BucketCount = Annotated[int, Field(ge=1, le=65_536, description="Entry buckets of the successor.")]
 ActiveSegment = Annotated[SegmentId, Field(description="Id of an ACTIVE segment.")]
 
 
@@ -80,7 +79,7 @@ class RebucketSegment(TopicRequest):
     )
 
     segment_id: ActiveSegment
-    bucket_count: BucketCount
+    bucket_count: Annotated[int, Field(ge=1, le=65_536, description="Entry buckets of the successor.")]
 
 
 class RecutSegments(TopicRequest):

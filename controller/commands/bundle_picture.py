@@ -105,7 +105,7 @@ def _pie(ring: Sequence[Arc], highest: float, *, last: bool) -> Any:
     return go.Pie(
         values=[arc.bundle.width for arc in arcs],
         labels=[f"{arc.bundle.range_text} {arc.broker}" for arc in arcs],
-        text=[_words(arc) for arc in arcs],
+        text=[f"{arc.byte_rate / 1e6:.2f} MB/s on {arc.broker}" for arc in arcs],
         textinfo="text",
         hovertemplate="%{label}<br>%{text}<extra></extra>",
         hole=0.45,
@@ -117,11 +117,6 @@ def _pie(ring: Sequence[Arc], highest: float, *, last: bool) -> Any:
         },
         textposition="inside" if last else "auto",
     )
-
-
-def _words(arc: Arc) -> str:
-    """Return the load and the broker of an arc as text."""
-    return f"{arc.byte_rate / 1e6:.2f} MB/s on {arc.broker}"
 
 
 def _colour(share: float) -> str:

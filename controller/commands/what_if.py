@@ -25,10 +25,6 @@ from controller.services.policy_backtest import Loads
 from controller.services.what_if import WhatIf
 
 _EVERY_LANE = ",".join(Lane)
-Lanes = Annotated[
-    str,
-    typer.Option("--lanes", help=f"Lanes to evaluate, of {', '.join(Lane)}, separated by commas."),
-]
 
 
 def what_if(
@@ -42,7 +38,9 @@ def what_if(
             autocompletion=completion.parameters,
         ),
     ],
-    lanes: Lanes = _EVERY_LANE,
+    lanes: Annotated[
+        str, typer.Option("--lanes", help=f"Lanes to evaluate, of {', '.join(Lane)}, separated by commas.")
+    ] = _EVERY_LANE,
     since: From = None,
     until: To = None,
     as_json: AsJson = False,

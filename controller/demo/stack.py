@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Self
 
 import psutil
-import psycopg2
 
 from controller.demo.logins import LOGINS, close_to_everybody, make_login
 from controller.demo.planes import EMBEDDED, NAMESPACE, Plane
@@ -135,7 +134,9 @@ class Stack:
         owner_url = postgres.url(DATABASE)
         migrate(owner_url)
         with (
-            closing(_connect(owner_url)) as connection,
+            closing(
+                connect(DatabaseAddress.of(owner_url), application_name="cleave-demo", statement_seconds=60.0)
+            ) as connection,
             connection,
             connection.cursor() as cursor,
         ):
@@ -269,10 +270,6 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _connect(url: str) -> psycopg2.extensions.connection:
-    return connect(DatabaseAddress.of(url), application_name="cleave-demo", statement_seconds=60.0)
 
 
 def _inherited() -> dict[str, str]:

@@ -203,8 +203,9 @@ class EmbeddedPostgres(PostgresServer, ChildServer):
         with tempfile.TemporaryDirectory(prefix="cleave-pw-", dir=self.room) as private:
             password_file = Path(private) / "password"
             password_file.write_text(self._password)
-            for path in (Path(private), password_file):
-                self._change_owner(path)
+            if self._account is not None:
+                for path in (Path(private), password_file):
+                    shutil.chown(path, self._account.pw_uid, self._account.pw_gid)
             run_checked(
                 [
                     binaries / "initdb",
@@ -229,10 +230,3 @@ class EmbeddedPostgres(PostgresServer, ChildServer):
                 f"user {self._account.pw_name!r} cannot run {source}/postgres; make the path accessible to this user"
             )
         return copy_wheel(source, self.room / "server", self._account)
-
-    def _change_owner(self, path: Path) -> None:
-        """Make the server's account the owner of the path; nothing changes if the server runs under this process's
-        account.
-        """
-        if self._account is not None:
-            shutil.chown(path, self._account.pw_uid, self._account.pw_gid)

@@ -30,8 +30,7 @@ router = APIRouter(
     responses={**REFUSALS, **LED},
     tags=["clients: deliveries"],
 )
-Whole = Annotated[int, Field(ge=-1, lt=2**63)]
-Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
+Position = Annotated[list[Annotated[int, Field(ge=-1, lt=2**63)]], Field(min_length=1, max_length=8)]
 
 
 class Owned(Life, ReleasedBucketModel):

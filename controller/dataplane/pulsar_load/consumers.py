@@ -98,12 +98,6 @@ class ConsumerReader:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _owner(self, topic: str) -> str | None:
-        """Return the address of the broker that owned the topic at its last call; None if that is not
-        remembered.
-        """
-        return self._owners.get(topic) or self._earlier_owners.get(topic)
-
     def _forget_owners(self) -> None:
         """If `FORGET_SECONDS` have passed since owners were last forgotten, forget the owners of the logs that were
         not read since then. Otherwise do nothing. The owner of a log is therefore forgotten at the latest twice
@@ -145,7 +139,7 @@ class ConsumerReader:
         Otherwise the topic's name determines one of `brokers`. Brokers that did not respond in time within the last
         `QUIET_SECONDS` are then left out, unless none would be left.
         """
-        owner = self._owner(topic)
+        owner = self._owners.get(topic) or self._earlier_owners.get(topic)
         if owner is not None and owner in brokers:
             return owner
         now = time.monotonic()

@@ -44,7 +44,6 @@ router = APIRouter(
     tags=["Pulsar: scalable topics"],
 )
 SegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[0])]
-NextSegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[1])]
 
 
 @router.get(_NAMESPACE, dependencies=[READ])
@@ -190,7 +189,12 @@ def split_segment(acting: HttpCaller, topic: Topic, segment_id: SegmentId) -> No
 
 
 @router.post(_TOPIC + "/merge/{first_id}/{second_id}", dependencies=[OPERATE], status_code=204)
-def merge_segments(acting: HttpCaller, topic: Topic, first_id: SegmentId, second_id: NextSegmentId) -> None:
+def merge_segments(
+    acting: HttpCaller,
+    topic: Topic,
+    first_id: SegmentId,
+    second_id: Annotated[int, Path(ge=0, lt=2**63, examples=[1])],
+) -> None:
     """Merge two neighbouring ACTIVE segments."""
     reshape(acting, topic, segment_admin.merging(first_id, second_id))
 
