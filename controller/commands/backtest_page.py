@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from controller.actions import backtest_rows
 from controller.backtest.summary import Row, summary_by_load, summary_by_policy
+from controller.clock import to_datetime
 from controller.commands.output_files import writing
 from controller.domain.errors import Unsupported
 from controller.domain.formatting import duration
@@ -249,7 +249,7 @@ def _draw_acts(figure: Any, policy: str, picture: Mapping[str, Any], colour: str
     acts = picture["acts"]
     figure.add_trace(
         go.Scattergl(
-            x=[_at(act["at"]) for act in acts],
+            x=[to_datetime(act["at"]) for act in acts],
             y=[policy] * len(acts),
             mode="markers",
             showlegend=False,
@@ -277,7 +277,7 @@ def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour:
     for reason, spans in picture["refusals"].items():
         for begin, end in spans:
             label = f"{policy}: {reason}"
-            x += [_at(begin), _at(end), None]
+            x += [to_datetime(begin), to_datetime(end), None]
             y += [label, label, None]
             text += [f"{reason} for {duration((end - begin) / 1000)}"] * 2 + [None]
     figure.add_trace(
@@ -320,7 +320,7 @@ def _ring(picture: Mapping[str, Any]) -> figures.Figure:
     ring = picture["ring"]
     names = "segment_id", "range_start", "range_end", "created_at", "sealed_at"
     segments = [
-        dict(zip(names, (*row[:3], _at(row[3]), _at(row[4])), strict=True))
+        dict(zip(names, (*row[:3], to_datetime(row[3]), to_datetime(row[4])), strict=True))
         | {"hash_range": f"{row[1]:04x}-{row[2]:04x}"}
         for row in ring["segments"]
     ]
@@ -406,8 +406,7 @@ def _front(
 
 def _times(picture: Mapping[str, Any]) -> list[Any]:
     """Return the start of each step of a simulation, as datetimes in UTC."""
-    return [_at(picture["start_ms"] + number * picture["step_ms"]) for number in range(len(picture["load"]))]
-
-
-def _at(milliseconds: float) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return [
+        to_datetime(picture["start_ms"] + number * picture["step_ms"])
+        for number in range(len(picture["load"]))
+    ]

@@ -23,7 +23,7 @@ from controller.demo.policy import policy_at
 from controller.demo.stack import Stack
 from controller.demo.traffic import wait_file
 from controller.devstack.failure import DevstackFailed
-from controller.devstack.process import ChildProcess, run_checked
+from controller.devstack.process import ChildProcess, run_checked, wait_until
 from controller.domain.decision import COLD
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
@@ -354,11 +354,11 @@ class Story:
         raised if messages are missing then. A message that is delivered twice does not replace a message that is not
         delivered yet.
         """
-        deadline = time.monotonic() + patience_seconds
-        while time.monotonic() < deadline:
-            if all(map(self._is_consumed, self.subscriptions)):
-                return
-            time.sleep(0.5)
+        wait_until(
+            lambda: all(map(self._is_consumed, self.subscriptions)),
+            seconds=patience_seconds,
+            poll_seconds=0.5,
+        )
 
     def _is_consumed(self, subscription: str) -> bool:
         """Return True if the subscription has received each produced message at least once."""

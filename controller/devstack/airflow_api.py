@@ -14,6 +14,7 @@ from typing import Any, Final
 import requests
 
 from controller.devstack.failure import DevstackFailed
+from controller.devstack.process import wait_until
 
 _POLL_SECONDS: Final = 0.1
 _COMPONENTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
@@ -68,14 +69,13 @@ class AirflowApi:
         """Wait until the DAG processor has read the DAG. Raises DevstackFailed with the import errors if it has not in
         time.
         """
-        deadline = time.monotonic() + timeout_seconds
-        while self._send("GET", f"/dags/{dag_id}").status_code != HTTPStatus.OK:
-            if time.monotonic() > deadline:
-                errors = [
-                    error["stack_trace"] for error in self.call("GET", "/importErrors")["import_errors"]
-                ]
-                raise DevstackFailed(f"DAG {dag_id} did not appear within {timeout_seconds:g} s: {errors}")
-            time.sleep(_POLL_SECONDS)
+
+        def has_appeared() -> bool:
+            return self._send("GET", f"/dags/{dag_id}").status_code == HTTPStatus.OK
+
+        if not wait_until(has_appeared, seconds=timeout_seconds, poll_seconds=_POLL_SECONDS):
+            errors = [error["stack_trace"] for error in self.call("GET", "/importErrors")["import_errors"]]
+            raise DevstackFailed(f"DAG {dag_id} did not appear within {timeout_seconds:g} s: {errors}")
 
     def trigger(
         self, dag_id: str, *, conf: Mapping[str, Any] | None = None, dag_run_id: str | None = None

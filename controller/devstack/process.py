@@ -238,11 +238,18 @@ def _kill_all(child: subprocess.Popen[bytes], family: list[psutil.Process]) -> N
 
 def _wait_gone(child: subprocess.Popen[bytes], family: list[psutil.Process], seconds: float) -> bool:
     """Wait until the child and the processes of `family` have ended. Return False if they have not after `seconds`."""
+    return wait_until(
+        lambda: child.poll() is not None and not any(_alive(process) for process in family), seconds=seconds
+    )
+
+
+def wait_until(is_done: Callable[[], bool], *, seconds: float, poll_seconds: float = _POLL_SECONDS) -> bool:
+    """Call `is_done` every `poll_seconds` until it returns True. Return False if it has not after `seconds`."""
     deadline = time.monotonic() + seconds
-    while child.poll() is None or any(_alive(process) for process in family):
+    while not is_done():
         if time.monotonic() > deadline:
             return False
-        time.sleep(_POLL_SECONDS)
+        time.sleep(poll_seconds)
     return True
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from controller.bootstrap import application, build_worker
 from controller.client.servers import Servers
 from controller.devstack.failure import DevstackFailed
+from controller.devstack.process import wait_until
 from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.worker.worker import Worker
 from controller.settings import Settings
@@ -123,10 +123,10 @@ def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]
         thread.start()
         running = ServingWorker(worker, web.address, thread)
         try:
-            deadline = time.monotonic() + _READY_SECONDS
-            while not worker.leases.terms and time.monotonic() < deadline:
-                time.sleep(0.02)
-            if not worker.leases.terms:
+            has_terms = wait_until(
+                lambda: bool(worker.leases.terms), seconds=_READY_SECONDS, poll_seconds=0.02
+            )
+            if not has_terms:
                 raise DevstackFailed(
                     f"the worker has not acquired a shard within {_READY_SECONDS:g} s; see its log"
                 )
