@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Request
+from fastapi import Request
 from sqlalchemy import Connection
 
 from controller.actions.fields import fill_in
@@ -21,19 +21,11 @@ from controller.questions.question import Question, Row, read_answers, read_page
 from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 
-def _query(request: Request) -> Mapping[str, str]:
-    return request.query_params
-
-
-Wanted = Annotated[Mapping[str, str], Depends(_query)]
-"""The query of the request: the fields of a form."""
-
-
-def decisions(tx: Reading, wanted: Wanted) -> dict[str, Any]:
-    """Return the page of decisions that the query `wanted` requests, as `_page` reads it. Raises InvalidInput for an invalid field or page,
+def decisions(tx: Reading, request: Request) -> dict[str, Any]:
+    """Return the page of decisions that the query of the request names, as `_page` reads it. Raises InvalidInput for an invalid field or page,
     and TopicNotFound.
     """
-    rows, following = _page(tx, LIST_DECISIONS, wanted)
+    rows, following = _page(tx, LIST_DECISIONS, request.query_params)
     return {
         "lanes": tuple(Lane),
         "reasons": tuple(RefusalReason),
@@ -48,10 +40,11 @@ def decision(tx: Reading, decision_id: Id) -> dict[str, Any]:
     return {"decision": shown(read_page(tx, SHOW_DECISION, request, limit=1).rows)[0]}
 
 
-def operations(tx: Reading, wanted: Wanted) -> dict[str, Any]:
-    """Return the page of operations that the query `wanted` requests, as `_page` reads it; state `live` means operations in progress.
+def operations(tx: Reading, request: Request) -> dict[str, Any]:
+    """Return the page of operations that the query of the request names, as `_page` reads it; state `live` means operations in progress.
     Raises InvalidInput for an invalid field or page, and TopicNotFound.
     """
+    wanted: Mapping[str, str] = request.query_params
     is_live = wanted.get("state") == "live"
     rows, following = _page(
         tx, LIST_OPERATIONS, {**wanted, "state": "", "live": "yes"} if is_live else wanted

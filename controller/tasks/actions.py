@@ -108,18 +108,13 @@ def perform_form(app: Application, action: AnyAction, form: Form, *, request_key
     """
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))
-    answer: Answer = perform_at(app, caller, options, action, _request_of(action, form))
-    return answer
-
-
-def _request_of(action: AnyAction, form: Form) -> BaseModel:
-    """Return the request of the action with the values of the form, which are validated, and without the fields that
-    only the form has.
-    """
     fields = action.request.model_fields
-    values = {name: getattr(form, name) for name in fields}
-    request: BaseModel = action.request.model_construct(form.model_fields_set & fields.keys(), **values)
-    return request
+    # without validation, because the form is valid, and without the fields that only the form has
+    request = action.request.model_construct(
+        form.model_fields_set & fields.keys(), **{name: getattr(form, name) for name in fields}
+    )
+    answer: Answer = perform_at(app, caller, options, action, request)
+    return answer
 
 
 def _demand_confirmed(form: Form) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
@@ -69,7 +69,9 @@ def _endpoint(action: AnyAction, level: Any) -> Any:
         computation: Computation | None = None,
         **path: Any,
     ) -> Answer:
-        request = _request_of(action, body, path)
+        # without validation: the document was validated by its model, the path by its parameters
+        fields = {} if body is None else {name: getattr(body, name) for name in type(body).model_fields}
+        request = action.request.model_construct(**fields, **path)
         if isinstance(by, Change):
             return by.perform(action, request, computation)
         answer: Answer = perform_in(by.context(), action, request)
@@ -93,17 +95,6 @@ def _body_parameter(body: type[BaseModel]) -> inspect.Parameter:
     is_needed = any(field.is_required() for field in body.model_fields.values())
     annotation = body if is_needed else body | None
     return keyword("body", Annotated[annotation, Body()], REQUIRED if is_needed else body())
-
-
-def _request_of(action: AnyAction, document: BaseModel | None, path: Mapping[str, Any]) -> BaseModel:
-    """Return the action's request from the fields of the document and the path, without validation: the document was validated by its
-    model, the path by its parameters.
-    """
-    fields = (
-        {} if document is None else {name: getattr(document, name) for name in type(document).model_fields}
-    )
-    request: BaseModel = action.request.model_construct(**fields, **path)
-    return request
 
 
 @functools.cache
