@@ -22,7 +22,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
-from controller.client.closing import Closable, CloseTime, closed_error
+from controller.client.closing import CloseTime, closed_error
+from controller.dataplane.log_client import Closable
 from controller.domain.errors import InvalidInput
 from controller.forks import OneProcess
 from pulsar_cleave._checkpoints import CheckpointConsumer

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from controller.domain.errors import InvalidInput
 
@@ -28,12 +28,6 @@ MIN_SECONDS = 1.0
 
 Closing may therefore take twice this time although the time limit is shorter.
 """
-
-
-class Closable(Protocol):
-    """An object with a method `close`."""
-
-    def close(self) -> None: ...
 
 
 def closed_error(kind: str) -> InvalidInput:

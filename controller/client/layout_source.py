@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from controller.client.closing import Closable
+from controller.dataplane.log_client import Closable
 from controller.domain.layout import SegmentLayout
 
 if TYPE_CHECKING:  # this import loads the HTTP client

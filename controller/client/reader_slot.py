@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from controller.client.closing import Closable
 from controller.client.retry import Backoff
+from controller.dataplane.log_client import Closable
 from controller.domain.errors import CleaveError, SegmentNotFound, Terminal
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.02, 1.0

@@ -463,7 +463,8 @@ class StreamConsumer(PollingConsumer[Batch]):
             reason = self._reason(attachment)
             since = attachment.since(reason)
             if reason != WAITS_FOR_RECEIVE and now - since >= LASTING_SECONDS:
-                reasons.append(BucketReason(attachment.owned, _one_line(reason), since))
+                line = " ".join(reason.split())[:MOST_OF_A_REASON]  # as leaders accept it
+                reasons.append(BucketReason(attachment.owned, line, since))
         return reasons
 
     def _lost(self) -> None:
@@ -674,11 +675,6 @@ def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
         tuple(row["waits_for"]),
         row.get("backlog"),  # an older worker does not send it
     )
-
-
-def _one_line(reason: str) -> str:
-    """Return the reason as one line of limited length, as leaders accept it."""
-    return " ".join(reason.split())[:MOST_OF_A_REASON]
 
 
 def _settled(batch: Batch, before: Position | None, upto: Position) -> int:

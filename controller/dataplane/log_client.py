@@ -78,6 +78,12 @@ class Ownership(NamedTuple):
     generation: int
 
 
+class Closable(Protocol):
+    """An object with a method `close`, such as a reader or a client."""
+
+    def close(self) -> None: ...
+
+
 class MayWait(Protocol):
     """The common protocol of all readers."""
 

@@ -115,7 +115,12 @@ def write_page(path: Path, day: DayRecord, verdicts: Mapping[str, Verdict], prof
     _draw_counts(figure, day)
     _draw_ranges(figure, day)
     _draw_decisions(figure, day)
-    lines = (f"Verdict: {judgement(judge(day, verdicts))}", f"Load: {profile_name}", *count_lines(verdicts), waits(day))
+    lines = (
+        f"Verdict: {judgement(judge(day, verdicts))}",
+        f"Load: {profile_name}",
+        *count_lines(verdicts),
+        waits(day),
+    )
     figure.update_layout(
         height=1300,
         template="plotly_white",
@@ -163,7 +168,8 @@ def _draw_counts(figure: go.Figure, day: DayRecord) -> None:
 
 def _draw_ranges(figure: go.Figure, day: DayRecord) -> None:
     """Add one rectangle per segment to the figure: from the time of its first epoch to that of its last, over its range."""
-    seconds_of_epoch = _seconds_of_epochs(day)
+    # negative for a commit before the day
+    seconds_of_epoch = {row["epoch"]: row["committed_at"].timestamp() - day.began_at for row in day.changes}
     end = max((moment.at_seconds for moment in day.moments), default=0.0)
     for row in _one_row_per_segment(day.segments):
         begin = max(seconds_of_epoch.get(row["created_epoch"], 0.0), 0.0)
@@ -204,11 +210,6 @@ def _one_row_per_segment(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
         if row["segment_id"] not in latest or row["sealed_epoch"] is not None:
             latest[row["segment_id"]] = row
     return [latest[segment_id] for segment_id in sorted(latest)]
-
-
-def _seconds_of_epochs(day: DayRecord) -> dict[int, float]:
-    """Return, by epoch, the seconds from the beginning of the day to the commit of the epoch; negative for a commit before the day."""
-    return {row["epoch"]: row["committed_at"].timestamp() - day.began_at for row in day.changes}
 
 
 def _draw_decisions(figure: go.Figure, day: DayRecord) -> None:

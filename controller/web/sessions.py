@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
@@ -223,8 +223,9 @@ async def _by_database(
     names this worker before or after it leads the topic.
     """
     served = served_by(request)
-    threads: CapacityLimiter = request.app.state.session_threads
-    topic_id, leader = await to_thread.run_sync(served.layouts.find, topic, limiter=threads)
+    topic_id, leader = await to_thread.run_sync(
+        served.layouts.find, topic, limiter=request.app.state.session_threads
+    )
     if not served.leader.leads(topic_id):
         # The database may name this worker for a moment before it has the lease, and after it has given the lease up.
         if leader is None or leader == request.app.state.address:

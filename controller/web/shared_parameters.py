@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Protocol, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import Depends, Query
 from fastapi import Request as HttpRequest
 
@@ -43,8 +43,7 @@ async def on_data_plane(request: HttpRequest, call: Callable[..., Answered], *ar
     """Call a function that calls a data plane, in one of the threads of this app that are reserved for such calls, and return its result.
     Waits for a thread if all are in use. Raises the errors of the function.
     """
-    threads: CapacityLimiter = request.app.state.data_plane_threads
-    return await to_thread.run_sync(call, *arguments, limiter=threads)
+    return await to_thread.run_sync(call, *arguments, limiter=request.app.state.data_plane_threads)
 
 
 async def _topic(tenant: Tenant, namespace: NamespaceName, topic: TopicName) -> str:

@@ -189,8 +189,7 @@ class EmbeddedLogClient(OneProcess):
         If no message is that late, or `instant_ms` is None, return the position of the last message. (0, -1) is the
         position before the first message of a log. Raises SegmentNotFound, and the errors of the class.
         """
-        position: Position = self._row(_LOCATE, backing_topic, instant_ms)
-        return position
+        return self._row(_LOCATE, backing_topic, instant_ms)
 
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]

@@ -14,11 +14,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import pulsar
 
+from controller.dataplane.log_client import Closable
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting, encrypting
@@ -34,12 +35,6 @@ PARALLEL_OPENS = 8
 PARALLEL_FLUSHES = 64
 """Number of functions of `Connections.run_aside` that run at once. Others wait for a thread."""
 Opened = TypeVar("Opened")
-
-
-class Closable(Protocol):
-    """A producer, consumer, reader or client."""
-
-    def close(self) -> None: ...
 
 
 class Connections:

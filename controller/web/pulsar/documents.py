@@ -149,13 +149,11 @@ def parameters_of(policy: AutoScalePolicy, before: Mapping[str, Any]) -> Documen
     overrides = {name: value for name in _PARAMETER_OF if (value := getattr(policy, name)) is not None}
     return {
         **other_parameters,
-        **{_PARAMETER_OF[name]: _kept(name, value) for name, value in overrides.items()},
+        **{
+            _PARAMETER_OF[name]: math.inf if "_bytes_" in name and value == _NEVER else value
+            for name, value in overrides.items()
+        },
     }
-
-
-def _kept(name: str, value: float) -> float:
-    """Return the value that the policy stores for Pulsar's field `name`: infinity for `_NEVER` in a field of bytes, otherwise the value."""
-    return math.inf if "_bytes_" in name and value == _NEVER else value
 
 
 def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
