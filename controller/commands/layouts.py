@@ -46,7 +46,12 @@ def lineage(
     name = topic_name(topic)
     layout = _layout(name, None)
     with about(name):
-        roots = [layout.segment(segment).segment_id] if segment is not None else _roots(layout)
+        # A segment whose parents are all pruned is a root too, because the layout drops their ids.
+        roots = (
+            [layout.segment(segment).segment_id]
+            if segment is not None
+            else [root.segment_id for root in layout.segments.values() if not root.parent_ids]
+        )
     if as_json:
         ids = sorted({i for root in roots for i in layout.lineage(layout.segment(root).segment_id)})
         chosen = [row for row in segment_rows(layout) if row["segment_id"] in ids]
@@ -61,11 +66,6 @@ def _layout(topic: str, at: str | None) -> SegmentLayout:
     """
     layout: SegmentLayout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": topic, "at": at})).layout
     return layout
-
-
-def _roots(layout: SegmentLayout) -> list[int]:
-    """Return the ids of the segments without parents in the layout; pruned parents do not count."""
-    return [segment.segment_id for segment in layout.segments.values() if not segment.parent_ids]
 
 
 def lineage_tree(title: str, layout: SegmentLayout, roots: Sequence[int]) -> Tree:

@@ -87,11 +87,7 @@ LED: dict[int | str, dict[str, Any]] = {
 
 
 class OtherLeader(Exception):
-    """Another worker leads the topic; `address` is its address."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self.address = address
+    """Another worker leads the topic; the text of the error is its address."""
 
 
 def answer_errors(app: FastAPI) -> None:
@@ -159,11 +155,11 @@ async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
-    """Redirect the request (307) to the leader at the address of `error`, an OtherLeader. The path and the query are
+    """Redirect the request (307) to the leader, whose address is the text of `error`, an OtherLeader. The path and the query are
     copied exactly as they were sent, because a path that is decoded or encoded again could name another topic.
     """
     path, query = request.scope["raw_path"], request.scope["query_string"]
-    leader = cast(OtherLeader, error).address.encode()
+    leader = str(error).encode()
     answer = Response(status_code=307)
     answer.raw_headers.append((b"location", leader + path + (b"?" + query if query else b"")))
     return answer
