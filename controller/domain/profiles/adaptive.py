@@ -314,12 +314,14 @@ class _Planner:
 
     def _has_new_range(self, i: int) -> bool:
         """Return True if the segment at index `i` has another range than its parents: it has several parents, or a
-        neighbour with the same parent. A rebucket and a repair leave the range as it is.
+        neighbour has the same parent. A rebucket and a repair leave the range as it is.
         """
         active = self._context.active
         parent_ids = active[i].parent_ids
-        siblings = [s for s in active[max(0, i - 1) : i + 2] if s.parent_ids == parent_ids]
-        return len(parent_ids) > 1 or (len(parent_ids) == 1 and len(siblings) > 1)
+        neighbours = (*active[max(0, i - 1) : i], *active[i + 1 : i + 2])
+        return len(parent_ids) > 1 or any(
+            not set(parent_ids).isdisjoint(neighbour.parent_ids) for neighbour in neighbours
+        )
 
     def _overload_cost(self, ticks: Sequence[float]) -> float:
         """Return the cost of the current overload since it began, in segment-seconds; 0 without an overload. The

@@ -50,10 +50,9 @@ class Prices:
     reconnecting all clients of one segment. `tick_seconds`: seconds between two ticks, of which there are at most
     `memory_ticks`. `most_parts`: maximum number of children of one action. `most_spared`: maximum number of
     segments that one action may remove. `recut`: True if several segments may become several others. `longest_run`:
-    maximum number of segments that one action seals. `scarcity`: additional cost of each hot segment in a scale-out that
-    adds segments or may leave a part hot.
-    `most_places`: maximum number of consumers that a segment can serve. `spare_places`: number of places (consumers that
-    segments can serve) of which no consumer needs one.
+    maximum number of segments that one action seals. `scarcity`: additional cost of each hot segment in a scale-out
+    that adds segments or may leave a part hot. `most_places`: maximum number of consumers that a segment can serve.
+    `spare_places`: number of places that no consumer needs; a place serves one consumer.
     """
 
     target: float = 0.9

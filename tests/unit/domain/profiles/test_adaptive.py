@@ -104,23 +104,28 @@ def test_above_the_tolerance_relief_comes_at_once() -> None:
     )
 
 
-def test_what_was_made_too_small_a_moment_ago_is_not_tolerated() -> None:
-    def with_age(ms: int, *, cut: bool = True) -> EvaluationInput:
-        layout = SegmentLayout.from_segments(
-            5,
-            10,
-            (
-                Segment(8, HashRange(0, 32767), parent_ids=(3,), created_epoch=5, created_at_ms=NOW - ms),
-                Segment(9, HashRange(32768, 65535), parent_ids=(3 if cut else 4,), created_epoch=5),
-            ),
-        )
-        return topic(1.05 * CAPACITY, 0.8 * CAPACITY, layout=layout, policy=POLICY, capabilities=ANYTHING)
+@pytest.mark.parametrize("beside", [(3,), (3, 4)], ids=["split", "recut"])
+def test_what_was_made_too_small_a_moment_ago_is_not_tolerated(beside: tuple[int, ...]) -> None:
+    assert decide(mildly_hot(SETTLE_MS, beside)).decisions
+    assert decide(mildly_hot(SETTLE_MS, beside)).valid_until == NOW + 1
+    assert decide(mildly_hot(SETTLE_MS + 1, beside)).decisions == ()
 
-    assert decide(with_age(SETTLE_MS)).decisions
-    assert decide(with_age(SETTLE_MS)).valid_until == NOW + 1
-    assert decide(with_age(SETTLE_MS + 1)).decisions == ()
-    # A segment that was given other entry buckets, or repaired.
-    assert decide(with_age(0, cut=False)).decisions == ()
+
+def test_what_was_given_other_entry_buckets_or_repaired_a_moment_ago_is_tolerated() -> None:
+    assert decide(mildly_hot(0, (4,))).decisions == ()
+
+
+def mildly_hot(age_ms: int, beside: tuple[int, ...]) -> EvaluationInput:
+    """A segment of this age, whose parent is 3, and another with the parents `beside`."""
+    layout = SegmentLayout.from_segments(
+        5,
+        10,
+        (
+            Segment(8, HashRange(0, 32767), parent_ids=(3,), created_epoch=5, created_at_ms=NOW - age_ms),
+            Segment(9, HashRange(32768, 65535), parent_ids=beside, created_epoch=5),
+        ),
+    )
+    return topic(1.05 * CAPACITY, 0.8 * CAPACITY, layout=layout, policy=POLICY, capabilities=ANYTHING)
 
 
 def test_capacity_is_given_back_when_waiting_has_cost_more_than_sealing() -> None:
