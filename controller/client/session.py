@@ -125,11 +125,12 @@ class Session:
 
         `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in the
         session's thread after each assignment, when the session starts over without buckets, and when the session has
-        failed permanently (`demand_alive`); `on_change` must not block. `on_lost` is called in the same thread after
-        each failed attempt to connect while `is_lost` is True, and before `on_change` when the session has failed
-        permanently. `lasting_reasons` returns the reasons why owned
-        buckets deliver no messages. `lasting_reasons` is called in a background thread after each accepted heartbeat,
-        and a changed result is reported to the leader.
+        failed permanently (`demand_alive`), and in a background thread after the heartbeat that makes the session
+        current again, or that follows a lost report; `on_change` must not block. `on_lost` is called in the session's
+        thread after each failed attempt to connect while `is_lost` is True, and before `on_change` when the session has
+        failed permanently. `lasting_reasons` returns the reasons why owned buckets deliver no messages.
+        `lasting_reasons` is called in a background thread after each accepted heartbeat, and a changed result is
+        reported to the leader.
 
         Raises NotFound; TopicNotLive; StoreUnavailable; Conflict for a subscription of another kind; InvalidInput for
         an invalid name; or another error by which a worker refuses the registration, such as AccessForbidden.
@@ -142,7 +143,7 @@ class Session:
         self._incarnation = uuid.uuid4().hex
         self._silent_seconds = self._grace_seconds = 0.0  # set from the response to the registration
         self._refused_since: float | None = None
-        self._is_heartbeat_pending = False
+        self._is_heartbeat_pending = self._is_report_lost = False
         self._current_until = 0.0
         self._lock = threading.Lock()
         self._assignment: Assignment | None = None
@@ -301,9 +302,15 @@ class Session:
         )
 
     def _send_report(self, kind: ReportKind, entries: list[Entry]) -> None:
-        """Send the leader a report. Raises the leader's refusal, and StoreUnavailable."""
+        """Send the leader a report. Raises the leader's refusal, and StoreUnavailable; the next accepted heartbeat then
+        calls `on_change`.
+        """
         request = {"incarnation": kind.incarnation, kind.field: entries}
-        self._servers.ask("POST", f"{self._path}/{kind.name}", document=request)
+        try:
+            self._servers.ask("POST", f"{self._path}/{kind.name}", document=request)
+        except CleaveError:
+            self._is_report_lost = True
+            raise
 
     def _run(self) -> None:
         """Follow one assignment stream after another until the session is closed or has failed permanently. After a
@@ -448,8 +455,10 @@ class Session:
 
         If the leader accepts the heartbeat, the session is current for the silence limit, counted from the time of
         sending, and the reasons why buckets deliver no messages are reported if they have changed
-        (`_report_reasons`). A heartbeat that is refused or gets no response changes nothing and is not repeated. The
-        assignment stream shows the cause: it ends, breaks or falls silent.
+        (`_report_reasons`). If the session was not current before, or a report was lost since the last heartbeat,
+        `on_change` is called too, so that the caller goes on with its work and repeats the report. A heartbeat that is
+        refused or gets no response changes nothing and is not repeated. The assignment stream shows the cause: it ends,
+        breaks or falls silent.
         """
         if self._is_heartbeat_pending:
             return
@@ -465,7 +474,11 @@ class Session:
             finally:
                 self._is_heartbeat_pending = False
             if incarnation == self._incarnation and not self._closing.is_set():
+                must_notify = self._is_report_lost or not self.is_current
+                self._is_report_lost = False
                 self._current_until = max(self._current_until, began_at + self._silent_seconds)
+                if must_notify:
+                    self._on_change()
                 self._report_reasons(incarnation)
 
         if not self._calls.submit(heartbeat):  # the session was closed, or no thread could be started

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from controller.client import session
-from controller.client.session import Session
+from controller.client.session import OwnedBucket, Session
+from controller.domain.errors import StoreUnavailable
 from tests.support.scripted_leader import ScriptedLeader
 from tests.support.waiting import wait_until
 
@@ -40,9 +41,15 @@ def leader() -> ScriptedLeader:
 
 
 @pytest.fixture
-def running(clock: SteppedClock, leader: ScriptedLeader) -> Iterator[Session]:
+def changes() -> list[None]:
+    """An element for each call of `on_change`."""
+    return []
+
+
+@pytest.fixture
+def running(clock: SteppedClock, leader: ScriptedLeader, changes: list[None]) -> Iterator[Session]:
     del clock
-    running = Session(leader, "topic://a/b/c", "s", "me", on_change=lambda: None)
+    running = Session(leader, "topic://a/b/c", "s", "me", on_change=lambda: changes.append(None))
     yield running
     running.close()
 
@@ -118,3 +125,38 @@ def test_a_thread_that_cannot_be_started_ends_no_heartbeats(
 
     leader.call("pulse")
     assert refused
+
+
+def test_work_that_stopped_while_the_leader_was_silent_goes_on_after_the_next_heartbeat(
+    running: Session, leader: ScriptedLeader, clock: SteppedClock, changes: list[None]
+) -> None:
+    """The consumer does nothing while the session is not current, and no assignment follows if the stream stays open."""
+    assign(leader, running, 1)
+    heartbeats_so_far(leader, running)
+    assert len(changes) == 1
+    clock.seconds = 1.1 * SILENT_SECONDS
+    assert not running.is_current
+
+    heartbeats_so_far(leader, running)
+
+    wait_until(lambda: len(changes) == 2, message="the consumer is told that the session is current")
+    assert running.is_current
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_lost_report_is_made_again_after_the_next_heartbeat(
+    running: Session, leader: ScriptedLeader, changes: list[None], lost: bool
+) -> None:
+    assign(leader, running, 1)
+    leader.held.add("released")
+    running.report_released([OwnedBucket(1, 0, 0xFFFF, 1, True, "log-1", 1, True)])
+    leader.call("released").answer(StoreUnavailable("the database is away") if lost else None)
+    wait_until(lambda: not running._reports._is_sending, message="the report has ended")
+    assert len(changes) == 1
+
+    heartbeats_so_far(leader, running)
+    wait_until(lambda: not running._is_heartbeat_pending and len(changes) >= (2 if lost else 1))
+    heartbeats_so_far(leader, running)
+
+    wait_until(lambda: not running._is_heartbeat_pending)
+    assert len(changes) == (2 if lost else 1)
