@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy import text
 
 from controller.devstack.serving import serving_worker
+from controller.services.computing.computers import LONGEST_SECONDS
 from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 from tests.support.drawn import THOROUGH, cases
@@ -50,12 +51,17 @@ asked = schemathesis.pytest.from_fixture("description").exclude(path_regex=STREA
 """What a schema leaves out by itself is asked all the same when it comes from a fixture: to leave out is this one's part."""
 
 
+def validate(case: schemathesis.Case) -> None:
+    """Make the call. It may take as long as a computation may, such as the backtest of a candidate."""
+    case.call_and_validate(headers=authorization(case.operation.path), checks=CHECKS, timeout=LONGEST_SECONDS)
+
+
 @asked.parametrize()
 @FUZZED
 def test_of_anything(case: schemathesis.Case) -> None:
     if case.method.upper() == "DELETE" and (case.path_parameters or {}).get("topic") == REAL["topic"]:
         return  # what the examples are about is to be there for the others
-    case.call_and_validate(headers=authorization(case.operation.path), checks=CHECKS)
+    validate(case)
 
 
 @asked.parametrize()
@@ -66,4 +72,4 @@ def test_of_what_is_there(case: schemathesis.Case) -> None:
     case.path_parameters = {
         name: REAL.get(name, value) for name, value in (case.path_parameters or {}).items()
     }
-    case.call_and_validate(headers=authorization(case.operation.path), checks=CHECKS)
+    validate(case)
